@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "plan/plan.h"
+#include "trace/run_result.h"
+
+namespace hpsim {
+
+/// A collective that a rank must now take part in, on its own buffers.
+///   all_gather      input: elems_in elements; output: group_size * elems_in, in group order
+///   reduce_scatter  input: group_size * elems_out, in group order; output: sums of own row
+///   all_reduce      input == output, elems_in == elems_out: sums in place
+/// Buffers do not overlap otherwise. Sums are plain: scales are the engine's business.
+struct CollectiveCall {
+  std::int64_t plan_step = 0;
+  CollectiveOp op = CollectiveOp::AllGather;
+  DType dtype = DType::Float32;
+  const void* input = nullptr;
+  void* output = nullptr;
+  std::int64_t elems_in = 0;
+  std::int64_t elems_out = 0;
+};
+
+/// One rank's interpreter of the plan: local tensors, modules, optimizer, ledger. It never
+/// communicates; an executor carries out what it asks for between begin and finish, so the same
+/// engine runs under every executor.
+class RankEngine {
+ public:
+  virtual ~RankEngine() = default;
+
+  /// Draws the initial shards and records them.
+  virtual void initialize() = 0;
+  /// Does what step `plan_step` does before its collective, and returns that if it has one.
+  [[nodiscard]] virtual std::optional<CollectiveCall> begin(std::int64_t plan_step) = 0;
+  /// Does what remains of it. \pre begin(plan_step) was called, its collective carried out
+  virtual void finish(std::int64_t plan_step) = 0;
+};
+
+/// `result` must outlive the engine, which writes only what belongs to `rank`.
+[[nodiscard]] std::unique_ptr<RankEngine> make_rank_engine(const VerifiedPlan& plan, Rank rank,
+                                                           RunResult& result);
+
+}  // namespace hpsim

@@ -1,0 +1,49 @@
+#include "mesh/group.h"
+
+namespace hpsim {
+namespace {
+
+/// Moves the entries of `coordinate` along `dims` to the next row-major position; false at the end.
+bool advance(const Mesh& mesh, const MeshDims& dims, Coordinate& coordinate) {
+  for (std::size_t i = dims.size(); i-- > 0;) {
+    std::int64_t& entry = coordinate[static_cast<std::size_t>(dims[i])];
+    if (++entry < mesh.size(dims[i])) return true;
+    entry = 0;
+  }
+  return false;
+}
+
+std::vector<Rank> group_from(const Mesh& mesh, const MeshDims& dims, Coordinate coordinate) {
+  for (const int dim : dims)
+    coordinate[static_cast<std::size_t>(dim)] = 0;
+  std::vector<Rank> group;
+  group.reserve(static_cast<std::size_t>(mesh.size(dims)));
+  do {
+    group.push_back(mesh.rank_at(coordinate));
+  } while (advance(mesh, dims, coordinate));
+  return group;
+}
+
+}  // namespace
+
+std::vector<Rank> group_of(const Mesh& mesh, const MeshDims& dims, Rank rank) {
+  return group_from(mesh, dims, mesh.coordinate_of(rank));
+}
+
+std::vector<std::vector<Rank>> groups_along(const Mesh& mesh, const MeshDims& dims) {
+  MeshDims others;
+  for (int dim = 0; dim < mesh.num_dims(); ++dim) {
+    bool listed = false;
+    for (const int d : dims)
+      listed = listed || d == dim;
+    if (!listed) others.push_back(dim);
+  }
+  std::vector<std::vector<Rank>> groups;
+  Coordinate first(static_cast<std::size_t>(mesh.num_dims()), 0);
+  do {
+    groups.push_back(group_from(mesh, dims, first));
+  } while (advance(mesh, others, first));
+  return groups;
+}
+
+}  // namespace hpsim

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "mesh/mesh.h"
+
+namespace hpsim {
+
+/// The ranks that vary along `dims` while all other coordinates are those of `rank`, in the order
+/// of their coordinates along `dims` (GroupRank order), not of their numbers.
+///
+///   mesh (2, 4), rank 6    dims {1} -> 4 5 6 7    dims {0} -> 2 6    dims {} -> 6
+[[nodiscard]] std::vector<Rank> group_of(const Mesh& mesh, const MeshDims& dims, Rank rank);
+
+/// All groups along `dims`, ordered by the coordinates of their first members. Together they hold
+/// every rank once; groups of one rank are listed too.
+///
+///   mesh (2, 4)    dims {1} -> {0 1 2 3} {4 5 6 7}    dims {0} -> {0 4} {1 5} {2 6} {3 7}
+[[nodiscard]] std::vector<std::vector<Rank>> groups_along(const Mesh& mesh, const MeshDims& dims);
+
+}  // namespace hpsim

@@ -1,0 +1,32 @@
+#include "model/model_spec.h"
+
+#include "base/check.h"
+
+namespace hpsim {
+
+std::string_view name_of(ModuleType type) {
+  switch (type) {
+    case ModuleType::Linear:
+      return "linear";
+    case ModuleType::Relu:
+      return "relu";
+    case ModuleType::Tanh:
+      return "tanh";
+    case ModuleType::Silu:
+      return "silu";
+    case ModuleType::Gelu:
+      return "gelu";
+  }
+  HPSIM_CHECK(false, "unknown module type {}", static_cast<int>(type));
+  return {};
+}
+
+std::int64_t output_features(const ModelSpec& model) {
+  for (std::size_t i = model.modules.size(); i-- > 0;) {
+    if (model.modules[i].type == ModuleType::Linear) return model.modules[i].out_features;
+  }
+  HPSIM_CHECK(false, "a model of {} modules without a linear", model.modules.size());
+  return 0;
+}
+
+}  // namespace hpsim

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tensor/shape.h"
+
+namespace hpsim {
+
+enum class ModuleType { Linear, Relu, Tanh, Silu, Gelu };
+
+/// "linear", "relu", "tanh", "silu", "gelu"
+[[nodiscard]] std::string_view name_of(ModuleType type);
+
+/// One module of a model, applied after the one before it. Computes, for x of shape [batch, in]:
+///   linear  x Wᵀ + b, weight [out_features, in_features], bias [out_features]
+///   relu    max(x, 0), derivative 0 at 0
+///   silu    x * sigmoid(x)
+///   gelu    x * Phi(x), or its tanh approximation, as torch.nn.functional.gelu
+struct ModuleSpec {
+  std::string name;
+  ModuleType type = ModuleType::Linear;
+  std::int64_t in_features = 0;     ///< linear only
+  std::int64_t out_features = 0;    ///< linear only
+  bool bias = true;                 ///< linear only
+  bool tanh_approximation = false;  ///< gelu only
+};
+
+/// A parameter w of a layout-only model: every sample has its own input x and target t of w's
+/// shape, and its loss is the mean over elements of (w x - t)² / 2.
+struct ElementwiseSpec {
+  std::string name;
+  Shape shape;
+};
+
+/// Either modules or elementwise parameters, never both.
+struct ModelSpec {
+  std::vector<ModuleSpec> modules;
+  std::vector<ElementwiseSpec> elementwise;
+
+  [[nodiscard]] bool is_elementwise() const { return modules.empty(); }
+};
+
+/// Features of the model's output: out_features of the last linear. \pre not elementwise, at least
+/// one linear, features agree (the scenario reader checks).
+[[nodiscard]] std::int64_t output_features(const ModelSpec& model);
+
+}  // namespace hpsim

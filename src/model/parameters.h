@@ -1,0 +1,23 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "model/model_spec.h"
+
+namespace hpsim {
+
+/// A trainable tensor of the model.
+struct ParameterSpec {
+  enum class Kind { Elementwise, LinearWeight, LinearBias };
+
+  std::string name;  ///< fully qualified: "l0.weight"
+  Shape shape;
+  Kind kind = Kind::Elementwise;
+  int module = 0;  ///< index into ModelSpec::modules, or into ModelSpec::elementwise
+};
+
+/// All parameters: file order of modules, then weight before bias.
+[[nodiscard]] std::vector<ParameterSpec> list_parameters(const ModelSpec& model);
+
+}  // namespace hpsim

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/dtype.h"
+#include "mesh/mesh.h"
+
+namespace hpsim {
+
+enum class CollectiveOp { AllGather, ReduceScatter, AllReduce };
+
+/// "all_gather", "reduce_scatter", "all_reduce"
+[[nodiscard]] std::string_view name_of(CollectiveOp op);
+
+enum class Phase { Forward, Backward, Optimizer };
+
+/// "forward", "backward", "optimizer"
+[[nodiscard]] std::string_view name_of(Phase phase);
+
+/// One exchange among the ranks that vary along `dims`; all such groups run it side by side.
+/// Sums on the wire; `prescale` multiplies the input before, `scale` the output after.
+struct CollectiveSpec {
+  CollectiveOp op = CollectiveOp::AllGather;
+  MeshDims dims;
+  std::int64_t group_size = 1;  ///< > 1: groups of one send nothing and have no collective
+  DType dtype = DType::Float32;
+  std::int64_t elems_in = 0;   ///< per rank
+  std::int64_t elems_out = 0;  ///< per rank
+  double prescale = 1;
+  double scale = 1;
+
+  bool operator==(const CollectiveSpec&) const = default;
+};
+
+/// What a step does. `bucket` and `module` say to what; all else is in the plan.
+enum class StepKind {
+  Unshard,        ///< gather a bucket's parameters (collective: all_gather)
+  Reshard,        ///< free the gathered parameters of a bucket
+  Forward,        ///< one module, or one elementwise parameter
+  Loss,           ///< local loss and the gradient of the output
+  Backward,       ///< one module, or one elementwise parameter
+  ReduceScatter,  ///< a bucket's gradients over its sharded group (collective)
+  AllReduce,      ///< a bucket's reduced gradients over replicas or partial dims (collective)
+  ScaleGradient,  ///< k/F, when no collective carries it
+  StoreGradient,  ///< true sizes out of the padded row, into the gradients of the shards
+  Optimizer,      ///< update all shards, then drop the gradients
+};
+
+/// "unshard", "reshard", "forward", ...
+[[nodiscard]] std::string_view name_of(StepKind kind);
+
+/// Why a step is in the plan.
+struct Why {
+  std::string before;     ///< layout before: "[Shard(0)]"; empty where no layout changes
+  std::string after;      ///< layout after
+  std::string_view rule;  ///< the rule that asked for it, with its source
+};
+
+/// One step, the same on every rank (SPMD). Indices are into the plan's tables; -1 if not used.
+struct Step {
+  StepKind kind = StepKind::Forward;
+  Phase phase = Phase::Forward;
+  std::int64_t step = 0;         ///< optimizer step, from 0
+  std::int64_t micro_batch = 0;  ///< from 0
+  int bucket = -1;
+  int module = -1;  ///< into ModelSpec::modules, or ModelSpec::elementwise
+  std::optional<CollectiveSpec> collective;
+  Why why;
+};
+
+}  // namespace hpsim

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace hpsim {
+
+/// A tensor of the baseline: the value, and how far a correct run may be from it through rounding.
+/// The bound on |got - value| is spread + 4u|value|, with u of the run's dtype (semantics 4.2).
+/// In exact mode the spread is 0 and the bound is 0: equality.
+struct ReferenceTensor {
+  std::vector<double> value;
+  std::vector<double> spread;
+};
+
+struct ReferenceScalar {
+  double value = 0;
+  double spread = 0;
+};
+
+/// One optimizer step, from the parameters and state that the run held before it.
+struct ReferenceStep {
+  ReferenceScalar loss;                             ///< of the whole batch, before the update
+  ReferenceScalar grad_norm;                        ///< 2-norm of G
+  std::vector<ReferenceTensor> gradients;           ///< G, like Scenario::parameters
+  std::vector<ReferenceTensor> parameters;          ///< after the update
+  std::vector<std::vector<ReferenceTensor>> state;  ///< [state tensor][parameter], after
+};
+
+/// What the non-distributed program says.
+struct ReferenceRun {
+  bool exact = false;        ///< bounds are 0
+  double unit_roundoff = 0;  ///< of the run's dtype
+  double confidence = 0;     ///< k = sqrt(2 ln(2N / 1e-9)); spreads already contain it
+  std::vector<std::vector<double>> initial;  ///< parameters before step 0, exact in the dtype
+  std::vector<ReferenceStep> steps;          ///< what each step is judged by
+  std::vector<ReferenceScalar> losses;       ///< one free-running training, step by step
+  std::vector<ReferenceScalar> grad_norms;   ///< of the same
+};
+
+}  // namespace hpsim

@@ -1,0 +1,164 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/ids.h"
+#include "plan/plan.h"
+#include "trace/ledger.h"
+
+namespace hpsim {
+
+/// A recorded tensor. `at` reads any dtype as float64.
+struct TensorView {
+  DType dtype = DType::Float32;
+  const std::byte* data = nullptr;
+  std::int64_t elems = 0;
+  [[nodiscard]] double at(std::int64_t i) const;
+};
+
+/// What a rank recorded about one optimizer step. Plain data.
+struct StepRecord {
+  double local_loss = 0;     ///< its l = s/n (local_mean) or s (sum), before the update
+  double norm_square = 0;    ///< sum of squares of its gradient shards, each over its copies
+  std::int64_t inexact = 0;  ///< 1 if the floating-point INEXACT flag rose outside the rounding of
+                             ///< exact mode
+  BytesByKind live_after{};  ///< ledger at the end of the step
+};
+
+/// What a rank recorded about the whole run. Plain data.
+struct RankRecord {
+  Ledger ledger;
+  std::int64_t pad_allocations = 0;      ///< padded slots allocated on this rank
+  std::int64_t pad_copies = 0;           ///< times padding was written
+  std::int64_t padding_checked = 0;      ///< padding elements looked at when they were sent
+  std::int64_t padding_nonzero = 0;      ///< of these, not zero
+  std::int64_t first_nonzero_step = -1;  ///< optimizer step, -1 if none
+  std::int64_t first_nonzero_parameter = -1;
+  std::int64_t num_collectives = 0;  ///< entries of `executed` that are valid
+  std::int64_t done = 0;             ///< 1 once the rank has finished all steps
+};
+
+/// One collective as a rank really issued it. Plain data.
+struct ExecutedCollective {
+  std::int64_t plan_step = -1;  ///< into Plan::steps
+  std::int64_t elems_in = 0;
+  std::int64_t elems_out = 0;
+  std::uint64_t tag = 0;  ///< see collective_tag
+};
+
+/// Rows of a parameter that a rank really held. Plain data.
+struct HeldRows {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
+/// Where everything that ranks record lies in one block of memory, so that forked ranks write
+/// straight into memory that they share with their parent. Offsets are bytes, 64-byte aligned.
+///
+/// Parameters are recorded before the first step (time 0) and after each (time t + 1).
+class ResultLayout {
+ public:
+  /// `records_tensors` false: records and executed collectives only.
+  ResultLayout(const Plan& plan, bool records_tensors);
+
+  [[nodiscard]] std::int64_t size_bytes() const { return size_bytes_; }
+  [[nodiscard]] bool records_tensors() const { return records_tensors_; }
+  [[nodiscard]] std::int64_t num_ranks() const { return num_ranks_; }
+  [[nodiscard]] std::int64_t num_steps() const { return num_steps_; }
+  [[nodiscard]] std::int64_t max_collectives() const { return max_collectives_; }
+
+  [[nodiscard]] std::int64_t rank_record(Rank rank) const;
+  [[nodiscard]] std::int64_t step_record(Rank rank, std::int64_t step) const;
+  [[nodiscard]] std::int64_t executed(Rank rank) const;   ///< max_collectives entries
+  [[nodiscard]] std::int64_t held_rows(Rank rank) const;  ///< one entry per parameter
+  /// \pre records_tensors()
+  [[nodiscard]] std::int64_t parameter(Rank rank, std::int64_t time, int parameter) const;
+  [[nodiscard]] std::int64_t gradient(Rank rank, std::int64_t step, int parameter) const;
+  [[nodiscard]] std::int64_t state(Rank rank, std::int64_t step, int state, int parameter) const;
+  [[nodiscard]] std::int64_t shard_elems(Rank rank, int parameter) const;
+  [[nodiscard]] DType dtype() const { return dtype_; }
+
+ private:
+  [[nodiscard]] std::int64_t tensors(Rank rank, std::int64_t set) const;
+  [[nodiscard]] const std::vector<std::int64_t>& offsets_of(Rank rank) const;
+
+  DType dtype_ = DType::Float32;
+  bool records_tensors_ = true;
+  std::int64_t num_ranks_ = 0;
+  std::int64_t num_steps_ = 0;
+  std::int64_t num_parameters_ = 0;
+  std::int64_t num_states_ = 0;
+  std::int64_t max_collectives_ = 0;
+  std::int64_t size_bytes_ = 0;
+  std::vector<std::int64_t> rank_begin_;            ///< per rank: its part of the block
+  std::vector<std::int64_t> profile_of_rank_;       ///< per rank: which entry of the two below
+  std::vector<std::vector<std::int64_t>> offsets_;  ///< per profile: parameter -> bytes in a set
+  std::vector<std::vector<std::int64_t>> elems_;    ///< per profile: parameter -> shard elements
+  std::vector<std::int64_t> set_bytes_;             ///< per profile: one tensor per parameter
+};
+
+/// What a run recorded, on every rank, for every step. Movable; the block is shared.
+class RunResult {
+ public:
+  /// `block` holds layout.size_bytes() bytes, zeroed before ranks write into it.
+  RunResult(std::string backend, ResultLayout layout, std::shared_ptr<std::byte> block);
+
+  [[nodiscard]] const std::string& backend() const { return backend_; }
+  [[nodiscard]] const ResultLayout& layout() const { return layout_; }
+  /// False on `symbolic`: there are no numbers, only plan, counts and bytes.
+  [[nodiscard]] bool has_numbers() const { return layout_.records_tensors(); }
+
+  [[nodiscard]] const RankRecord& rank_record(Rank rank) const;
+  [[nodiscard]] const StepRecord& step_record(Rank rank, std::int64_t step) const;
+  [[nodiscard]] const ExecutedCollective* executed(Rank rank) const;
+  [[nodiscard]] HeldRows held_rows(Rank rank, int parameter) const;
+  [[nodiscard]] TensorView parameter(Rank rank, std::int64_t time, int parameter) const;
+  [[nodiscard]] TensorView gradient(Rank rank, std::int64_t step, int parameter) const;
+  [[nodiscard]] TensorView state(Rank rank, std::int64_t step, int state, int parameter) const;
+
+  // Writers, for the ranks themselves and for tests that plant faults.
+  [[nodiscard]] RankRecord& rank_record(Rank rank);
+  [[nodiscard]] StepRecord& step_record(Rank rank, std::int64_t step);
+  [[nodiscard]] ExecutedCollective* executed(Rank rank);
+  [[nodiscard]] HeldRows& held_rows(Rank rank, int parameter);
+  [[nodiscard]] std::byte* bytes(std::int64_t offset) { return block_.get() + offset; }
+
+  double connect_time_s = 0;  ///< wall time until all ranks were connected; 0 where none connect
+  double run_time_s = 0;      ///< wall time of the steps, slowest rank
+
+ private:
+  template <class T>
+  [[nodiscard]] T* record_at(std::int64_t offset) const {
+    return reinterpret_cast<T*>(block_.get() + offset);
+  }
+  [[nodiscard]] TensorView view(std::int64_t offset, std::int64_t elems) const;
+
+  std::string backend_;
+  ResultLayout layout_;
+  std::shared_ptr<std::byte> block_;
+};
+
+/// The logical identity of a collective: sequence number, op, group, elements, dtype and unit, as
+/// one hash. Ranks of one group must enter with equal tags; a difference means that they would
+/// exchange data of different things.
+[[nodiscard]] std::uint64_t collective_tag(const Plan& plan, std::int64_t plan_step,
+                                           std::int64_t group_index, std::int64_t elems_in,
+                                           std::int64_t elems_out);
+
+/// Parameters and optimizer state as full tensors in float64.
+struct TrainingState {
+  std::vector<std::vector<double>> parameters;          ///< like Scenario::parameters
+  std::vector<std::vector<std::vector<double>>> state;  ///< [state tensor][parameter]
+};
+
+/// What the run held after `time` optimizer steps (0: initial; its state tensors are zero), put
+/// together from the shards of the first replica. \pre run.has_numbers()
+[[nodiscard]] TrainingState assemble_state(const Plan& plan, const RunResult& run,
+                                           std::int64_t time);
+
+}  // namespace hpsim
