@@ -21,17 +21,18 @@ std::string join_lines(const std::vector<Diagnostic>& diagnostics) {
 }  // namespace
 
 std::string to_string(const Diagnostic& diagnostic) {
-  std::string text;
-  if (!diagnostic.file.empty()) {
-    text += diagnostic.file;
-    if (diagnostic.line > 0) text += fmt::format(":{}:{}", diagnostic.line, diagnostic.column);
-    text += ": ";
+  std::string place = diagnostic.file;
+  if (!place.empty() && diagnostic.line > 0) {
+    place = fmt::format("{}:{}:{}", place, diagnostic.line, diagnostic.column);
   }
-  if (!diagnostic.pointer.empty()) text += diagnostic.pointer + ": ";
-  text += diagnostic.severity == Severity::Error ? "error: " : "warning: ";
-  text += diagnostic.message;
-  if (!diagnostic.help.empty()) text += "\n  help: " + diagnostic.help;
-  return text;
+  const auto prefix = [](const std::string& part) {
+    return part.empty() ? part : fmt::format("{}: ", part);
+  };
+  return fmt::format("{}{}{}: {}{}", prefix(place), prefix(diagnostic.pointer),
+                     diagnostic.severity == Severity::Error ? "error" : "warning",
+                     diagnostic.message,
+                     diagnostic.help.empty() ? diagnostic.help
+                                             : fmt::format("\n  help: {}", diagnostic.help));
 }
 
 Error::Error(ErrorKind kind, std::vector<Diagnostic> diagnostics)

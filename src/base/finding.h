@@ -72,6 +72,7 @@ struct Finding {
   std::optional<double> ratio;        ///< got / expected, only if constant over the tensor
   std::vector<std::string> explains;  ///< what the ratio equals: "W=2", "R=2", "S=4", ...
   std::string message;                ///< one sentence with both numbers
+  std::string pointer;                ///< expect only: JSON pointer into the scenario file
 };
 
 /// The element that came nearest to its bound, or passed it.

@@ -19,9 +19,10 @@ Interval shard_interval(std::int64_t extent, ShardOf shard) {
   HPSIM_CHECK(shard.index >= 0 && shard.index < shard.count, "shard {} of {}", shard.index,
               shard.count);
   const std::int64_t chunk = padded_shard_length(extent, shard.count);
-  // index * chunk cannot overflow: index < count, so the product is below extent + count.
-  const std::int64_t begin = std::min(shard.index * chunk, extent);
-  return {begin, std::min(begin + chunk, extent)};
+  // Neither the product nor the sum may overflow, however large the extent.
+  const bool is_past_end = chunk == 0 || shard.index > extent / chunk;
+  const std::int64_t begin = is_past_end ? extent : shard.index * chunk;
+  return {begin, begin + std::min(chunk, extent - begin)};
 }
 
 }  // namespace hpsim

@@ -29,4 +29,18 @@ std::int64_t output_features(const ModelSpec& model) {
   return 0;
 }
 
+std::int64_t features_before_module(const ModelSpec& model, int module) {
+  HPSIM_CHECK(module >= 0 && module <= static_cast<int>(model.modules.size()), "module {} of {}",
+              module, model.modules.size());
+  for (int before = module; before-- > 0;) {
+    const ModuleSpec& spec = model.modules[static_cast<std::size_t>(before)];
+    if (spec.type == ModuleType::Linear) return spec.out_features;
+  }
+  for (const ModuleSpec& spec : model.modules) {
+    if (spec.type == ModuleType::Linear) return spec.in_features;
+  }
+  HPSIM_CHECK(false, "a model of {} modules without a linear", model.modules.size());
+  return 0;
+}
+
 }  // namespace hpsim

@@ -47,4 +47,11 @@ struct ModelSpec {
 /// one linear, features agree (the scenario reader checks).
 [[nodiscard]] std::int64_t output_features(const ModelSpec& model);
 
+/// Features of the input of module `module`, for 0 <= module <= number of modules; the latter is
+/// the output. Modules without features of their own keep those of their input.
+///
+///   linear 6 -> 10, gelu, linear 10 -> 3    0 -> 6    1 -> 10    2 -> 10    3 -> 3
+///   relu, linear 6 -> 10                    0 -> 6    1 -> 6     2 -> 10
+[[nodiscard]] std::int64_t features_before_module(const ModelSpec& model, int module);
+
 }  // namespace hpsim

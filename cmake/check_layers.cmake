@@ -1,0 +1,111 @@
+# Checks the includes of src/, cli/ and tests/ against layers.txt.
+#
+#   cmake -P cmake/check_layers.cmake                 the source tree
+#   cmake -DSELF_TEST=ON -P cmake/check_layers.cmake  planted faults, each of which must be found
+#
+# A module of src/ may include itself and what layers.txt names; every module must be listed; cli/
+# and tests/ may include everything, and only they may include exec/.
+cmake_minimum_required(VERSION 3.25)
+
+# Names of the includes in quotes of a file that stand for modules.
+function(read_includes file out)
+  file(STRINGS ${file} lines REGEX "^[ \t]*#[ \t]*include[ \t]*\"[^\"/]+/")
+  set(modules "")
+  foreach(line IN LISTS lines)
+    string(REGEX REPLACE "^[ \t]*#[ \t]*include[ \t]*\"([^\"/]+)/.*$" "\\1" module "${line}")
+    list(APPEND modules ${module})
+  endforeach()
+  list(REMOVE_DUPLICATES modules)
+  set(${out} "${modules}" PARENT_SCOPE)
+endfunction()
+
+# Sets `out` to one message per broken rule in the tree below `root`.
+function(check_tree root out)
+  set(problems "")
+  file(STRINGS ${root}/cmake/layers.txt lines REGEX "^[a-z_]+:")
+  foreach(line IN LISTS lines)
+    string(REGEX MATCH "^([a-z_]+):(.*)$" _ "${line}")
+    set(module ${CMAKE_MATCH_1})
+    string(STRIP "${CMAKE_MATCH_2}" allowed)
+    string(REGEX REPLACE "[ \t]+" ";" allowed_${module} "${allowed}")
+    list(APPEND listed ${module})
+    if("exec" IN_LIST allowed_${module})
+      list(APPEND problems "cmake/layers.txt: ${module} may include exec, but only cli and tests do")
+    endif()
+  endforeach()
+
+  file(GLOB entries LIST_DIRECTORIES true RELATIVE ${root}/src ${root}/src/*)
+  foreach(module IN LISTS entries)
+    if(NOT IS_DIRECTORY ${root}/src/${module})
+      continue()
+    endif()
+    if(NOT module IN_LIST listed)
+      list(APPEND problems "src/${module}: is not listed in cmake/layers.txt")
+      continue()
+    endif()
+    file(GLOB_RECURSE files ${root}/src/${module}/*.h ${root}/src/${module}/*.cc)
+    foreach(file IN LISTS files)
+      read_includes(${file} included)
+      file(RELATIVE_PATH shown ${root} ${file})
+      foreach(other IN LISTS included)
+        if(other STREQUAL module OR other IN_LIST allowed_${module})
+          continue()
+        endif()
+        # A header of a library, such as "gloo/context.h", is none of our modules.
+        if(IS_DIRECTORY ${root}/src/${other} OR other IN_LIST listed OR other STREQUAL "cli")
+          list(APPEND problems "${shown}: includes ${other}/, but ${module} may include only: ${allowed_${module}}")
+        endif()
+      endforeach()
+    endforeach()
+  endforeach()
+  set(${out} "${problems}" PARENT_SCOPE)
+endfunction()
+
+# One planted fault: a small tree with the given layers and one file; `expected` must be in what is
+# found, or nothing must be found if it is empty.
+function(expect_problem name layers path line expected)
+  set(root ${SCRATCH}/${name})
+  file(REMOVE_RECURSE ${root})
+  file(WRITE ${root}/cmake/layers.txt "${layers}")
+  foreach(module base mesh exec)
+    file(WRITE ${root}/src/${module}/empty.h "")
+  endforeach()
+  file(WRITE ${root}/${path} "${line}\n")
+  check_tree(${root} problems)
+  string(FIND "${problems}" "${expected}" at)
+  if(expected STREQUAL "" AND NOT problems STREQUAL "")
+    message(FATAL_ERROR "${name}: found \"${problems}\" where nothing is wrong")
+  elseif(NOT expected STREQUAL "" AND at EQUAL -1)
+    message(FATAL_ERROR "${name}: did not find \"${expected}\", but \"${problems}\"")
+  endif()
+  message(STATUS "${name}: ok")
+endfunction()
+
+if(SELF_TEST)
+  if(NOT SCRATCH)
+    set(SCRATCH ${CMAKE_CURRENT_BINARY_DIR}/check_layers_scratch)
+  endif()
+  set(layers "base:\nmesh: base\nexec: base mesh\n")
+  expect_problem(allowed "${layers}" src/mesh/a.h "#include \"base/b.h\"" "")
+  expect_problem(own "${layers}" src/base/a.h "#include \"base/b.h\"" "")
+  expect_problem(library "${layers}" src/exec/a.cc "#include \"gloo/context.h\"" "")
+  expect_problem(upwards "${layers}" src/base/a.h "#include \"mesh/b.h\""
+                 "src/base/a.h: includes mesh/")
+  expect_problem(spaced "${layers}" src/base/a.h "  #  include  \"mesh/b.h\""
+                 "src/base/a.h: includes mesh/")
+  expect_problem(nested "${layers}" src/mesh/deep/a.cc "#include \"exec/b.h\""
+                 "src/mesh/deep/a.cc: includes exec/")
+  expect_problem(unlisted "${layers}" src/extra/a.h "" "src/extra: is not listed")
+  expect_problem(effects "base:\nmesh: base exec\nexec: base\n" src/mesh/a.h ""
+                 "mesh may include exec")
+  file(REMOVE_RECURSE ${SCRATCH})
+else()
+  get_filename_component(root ${CMAKE_CURRENT_LIST_DIR} DIRECTORY)
+  check_tree(${root} problems)
+  foreach(problem IN LISTS problems)
+    message("${problem}")
+  endforeach()
+  if(problems)
+    message(FATAL_ERROR "includes break the layers of cmake/layers.txt")
+  endif()
+endif()

@@ -1,0 +1,82 @@
+#include <cmath>
+#include <vector>
+
+#include "support/catch.h"
+#include "tensor/buffer.h"
+#include "tensor/fill.h"
+#include "tensor/shape.h"
+
+namespace hpsim {
+namespace {
+
+TEST_CASE("shapes count and print like tuples") {
+  CHECK(num_elems({}) == 1);
+  CHECK(num_elems({7, 8}) == 56);
+  CHECK(num_elems({0, 8}) == 0);
+  CHECK(row_elems({7, 8, 2}) == 16);
+  CHECK(row_elems({7}) == 1);
+  CHECK(index_at({2, 3}, 4) == std::vector<std::int64_t>{1, 1});
+  CHECK(to_string(Shape{}) == "()");
+  CHECK(to_string(Shape{5}) == "(5,)");
+  CHECK(to_string(Shape{7, 8}) == "(7, 8)");
+  CHECK(checked_num_elems({1 << 30, 1 << 30}).has_value());
+  CHECK_FALSE(checked_num_elems({INT64_MAX, 2}).has_value());
+}
+
+TEST_CASE("hashes are the published FNV-1a and splitmix64") {
+  // Test vectors of the FNV authors.
+  CHECK(fnv1a64("") == 0xcbf29ce484222325U);
+  CHECK(fnv1a64("a") == 0xaf63dc4c8601ec8cU);
+  CHECK(fnv1a64("foobar") == 0x85944171f73967e8U);
+  // splitmix64 from state 0 gives 0xe220a8397b1dcdaf first: value_at hashes key + index.
+  const FillSpec uniform{.kind = FillSpec::Kind::Uniform, .bound = 1};
+  const double expected = 2.0 * static_cast<double>(0xe220a8397b1dcdafU >> 40) / 0x1p24 - 1.0;
+  CHECK(value_at(0, 0, uniform) == expected);
+  const FillSpec integer{.kind = FillSpec::Kind::Integer, .max = 2, .scale = 0.5};
+  const auto drawn = static_cast<double>((0xe220a8397b1dcdafU >> 33) % 5) - 2;
+  CHECK(value_at(0, 0, integer) == drawn * 0.5);
+}
+
+TEST_CASE(
+    "a value depends on name, index and seed only: a shard made alone is a cut of the whole") {
+  const FillSpec spec{.kind = FillSpec::Kind::Uniform, .bound = 0.5};
+  std::vector<float> whole(100);
+  std::vector<float> part(20);
+  fill(whole.data(), 100, fill_key("w", 3), 0, spec);
+  fill(part.data(), 20, fill_key("w", 3), 40, spec);
+  for (std::size_t i = 0; i < part.size(); ++i)
+    CHECK(part[i] == whole[40 + i]);
+  CHECK(fill_key("w", 3) != fill_key("w", 4));
+  CHECK(fill_key("w", 3) != fill_key("v", 3));
+}
+
+TEST_CASE("drawn values stay in range and reach its ends") {
+  const FillSpec integer{.kind = FillSpec::Kind::Integer, .max = 3, .scale = 2};
+  std::vector<int> seen(7, 0);
+  for (int i = 0; i < 1000; ++i) {
+    const double value = value_at(fill_key("x", 0), i, integer) / 2;
+    REQUIRE(std::abs(value) <= 3);
+    ++seen[static_cast<std::size_t>(value + 3)];
+  }
+  for (const int count : seen)
+    CHECK(count > 0);
+  const FillSpec uniform{.kind = FillSpec::Kind::Uniform, .bound = 0.25};
+  for (int i = 0; i < 1000; ++i)
+    CHECK(std::abs(value_at(fill_key("x", 0), i, uniform)) <= 0.25);
+}
+
+TEST_CASE("a pool hands out what was given back, the smallest that fits") {
+  BufferPool<float> pool;
+  Buffer<float> small = pool.take(10);
+  Buffer<float> large = pool.take(1000);
+  float* const small_data = small.data();
+  float* const large_data = large.data();
+  pool.give_back(std::move(large));
+  pool.give_back(std::move(small));
+  CHECK(pool.take(5).data() == small_data);
+  CHECK(pool.take(11).data() == large_data);
+  CHECK(pool.take(0).data() != nullptr);
+}
+
+}  // namespace
+}  // namespace hpsim
