@@ -1,6 +1,8 @@
 #include "scenario/scenario.h"
 
+#include <bit>
 #include <cmath>
+#include <cstdint>
 
 #include "base/check.h"
 
@@ -17,9 +19,9 @@ FillSpec parameter_fill(const DataSpec& data, const ParameterSpec& parameter) {
 }
 
 double mean_divisor(const Scenario& scenario, std::int64_t count) {
-  const auto divisor = static_cast<double>(count);
-  if (!scenario.is_exact()) return divisor;
-  return std::exp2(std::ceil(std::log2(divisor)));
+  if (!scenario.is_exact()) return static_cast<double>(count);
+  // In integers: a logarithm would raise the INEXACT flag that exact mode watches.
+  return static_cast<double>(std::bit_ceil(static_cast<std::uint64_t>(count)));
 }
 
 double gradient_divisor(const Scenario& scenario) {

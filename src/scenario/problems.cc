@@ -1,0 +1,53 @@
+#include "scenario/problems.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+namespace hpsim {
+
+void Problems::add(const JsonCursor& at, std::string message, std::string help) {
+  mark_bad(*at.value);
+  problems_.push_back({at, false, std::move(message), std::move(help)});
+}
+
+void Problems::add_at_key(const JsonCursor& at, std::string message, std::string help) {
+  mark_bad(*at.value);
+  problems_.push_back({at, true, std::move(message), std::move(help)});
+}
+
+void Problems::throw_if_any() const {
+  constexpr std::size_t kMostShown = 1000;
+  if (problems_.empty()) return;
+  std::unordered_set<const Json*> values;
+  for (const Problem& problem : problems_)
+    values.insert(problem.at.value);
+  const auto positions = text_.positions_of(values);
+  std::vector<Diagnostic> diagnostics;
+  for (const Problem& problem : problems_) {
+    const NodePosition& node = positions.at(problem.at.value);
+    const SourcePosition at = problem.is_key ? node.key : node.value;
+    diagnostics.push_back({.file = text_.file(),
+                           .line = at.line,
+                           .column = at.column,
+                           .pointer = problem.at.pointer,
+                           .message = problem.message,
+                           .help = problem.help});
+  }
+  std::stable_sort(diagnostics.begin(), diagnostics.end(),
+                   [](const Diagnostic& a, const Diagnostic& b) {
+                     return std::tie(a.line, a.column) < std::tie(b.line, b.column);
+                   });
+  if (diagnostics.size() > kMostShown) {
+    const std::size_t num_more = diagnostics.size() - kMostShown;
+    diagnostics.resize(kMostShown);
+    diagnostics.push_back({.file = text_.file(),
+                           .message = fmt::format("{} more mistakes are not shown", num_more),
+                           .help = "mend the first ones"});
+  }
+  throw Error(ErrorKind::InvalidScenario, std::move(diagnostics));
+}
+
+}  // namespace hpsim

@@ -1,0 +1,231 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "base/check.h"
+#include "base/glob.h"
+#include "scenario/sections.h"
+
+namespace hpsim {
+namespace {
+
+using Mode = NumericsSpec::Mode;
+
+std::vector<int> read_replicate_params(const ObjectReader& fully_shard, const ModelSpec& model) {
+  const std::vector<ParameterSpec> parameters = list_parameters(model);
+  const auto patterns = fully_shard.strings("replicate_params");
+  std::vector<int> replicated;
+  for (std::size_t i = 0; patterns && i < patterns->size(); ++i) {
+    bool matches_any = false;
+    for (int p = 0; p < static_cast<int>(parameters.size()); ++p) {
+      if (!glob_matches((*patterns)[i], parameters[static_cast<std::size_t>(p)].name)) continue;
+      matches_any = true;
+      replicated.push_back(p);
+    }
+    if (matches_any) continue;
+    std::vector<std::string> names;
+    for (const ParameterSpec& parameter : parameters)
+      names.push_back(parameter.name);
+    fully_shard.problems().add(fully_shard.elements("replicate_params")[i],
+                               fmt::format("{} matches no parameter", in_quotes((*patterns)[i])),
+                               fmt::format("the parameters are {}", quoted_list(names)));
+  }
+  std::sort(replicated.begin(), replicated.end());
+  replicated.erase(std::unique(replicated.begin(), replicated.end()), replicated.end());
+  return replicated;
+}
+
+/// `init`, `input` or `target`; `fallback` if it is not given or wrong.
+FillSpec read_fill(const ObjectReader& data, std::string_view key, const FillSpec& fallback) {
+  if (!data.has(key) || data.is_bad(key)) return fallback;
+  const ObjectReader reader = data.object(key, "Fill");
+  FillSpec fill;
+  if (reader.variant() == "uniform") {
+    fill.kind = FillSpec::Kind::Uniform;
+    fill.bound = reader.number("bound").value_or(1);
+    return fill;
+  }
+  // Values come from 31 bits of the hash.
+  constexpr std::int64_t kLargestMax = (std::int64_t{1} << 30) - 1;
+  fill.kind = FillSpec::Kind::Integer;
+  fill.max = reader.integer("max").value_or(2);
+  fill.scale = reader.number("scale").value_or(1);
+  if (fill.max > kLargestMax) {
+    data.problems().add(reader.where("max"),
+                        fmt::format("max is {}, but values have 31 bits", fill.max),
+                        fmt::format("at most {}", kLargestMax));
+  }
+  return fill;
+}
+
+MeshDims read_data_dims(const ObjectReader& data, const Mesh& mesh, const Roles& roles) {
+  MeshDims dims;
+  const auto names = data.strings("data_dims");
+  if (!names) {
+    for (const std::optional<int>& dim : {roles.fsdp_shard_dim, roles.dp_replicate_dim}) {
+      if (dim) dims.push_back(*dim);
+    }
+  } else {
+    for (std::size_t i = 0; i < names->size(); ++i) {
+      const JsonCursor at = data.elements("data_dims")[i];
+      const std::optional<int> dim = mesh.find((*names)[i]);
+      std::vector<std::string> known;
+      for (int d = 0; d < mesh.num_dims(); ++d)
+        known.push_back(mesh.name(d));
+      if (!dim) {
+        data.problems().add(at, fmt::format("no mesh dim has the name {}", in_quotes((*names)[i])),
+                            fmt::format("the mesh dims are {}", quoted_list(known)));
+      } else if (std::find(dims.begin(), dims.end(), *dim) != dims.end()) {
+        data.problems().add(at, fmt::format("mesh dim {} is listed twice", in_quotes((*names)[i])),
+                            "list each mesh dim once");
+      } else {
+        dims.push_back(*dim);
+        continue;
+      }
+      data.problems().mark_bad(*data.where("data_dims").value);
+    }
+  }
+  std::sort(dims.begin(), dims.end());
+  return dims;
+}
+
+void read_sgd(const ObjectReader& reader, OptimizerSpec& spec) {
+  spec.kind = OptimizerSpec::Kind::Sgd;
+  spec.momentum = reader.number("momentum").value_or(0);
+  spec.nesterov = reader.boolean("nesterov").value_or(false);
+  if (spec.nesterov && spec.momentum == 0 && !reader.is_bad("momentum")) {
+    reader.problems().add(reader.where("nesterov"), "nesterov is true, but momentum is 0",
+                          "torch.optim.SGD refuses this too: give a momentum, such as 0.9");
+  }
+}
+
+void read_adam(const ObjectReader& reader, OptimizerSpec& spec) {
+  spec.kind = reader.variant() == "adam" ? OptimizerSpec::Kind::Adam : OptimizerSpec::Kind::AdamW;
+  spec.eps = reader.number("eps").value_or(1e-8);
+  const auto betas = reader.numbers("betas");
+  if (!betas) return;
+  if (betas->size() != 2) {
+    reader.problems().add(reader.where("betas"), fmt::format("{} betas, not 2", betas->size()),
+                          "such as [0.9, 0.999]");
+    return;
+  }
+  spec.beta1 = betas->front();
+  spec.beta2 = betas->back();
+}
+
+OptimizerSpec read_optimizer(const ObjectReader& training, Mode mode, const FillSpec& init) {
+  const bool is_given = training.has("optimizer");
+  const ObjectReader reader =
+      training.object("optimizer", is_given ? "Optimizer" : "Optimizer.sgd");
+  OptimizerSpec spec;
+  if (reader.variant().empty()) return spec;
+  spec.lr = reader.number("lr").value_or(0);
+  spec.weight_decay = reader.number("weight_decay").value_or(0);
+  if (reader.variant() == "sgd") {
+    read_sgd(reader, spec);
+  } else {
+    read_adam(reader, spec);
+  }
+  if (mode == Mode::Exact) {
+    if (!reader.has("lr")) spec.lr = 0.0625;
+    const bool init_is_integer = init.kind == FillSpec::Kind::Integer;
+    spec.round_to = reader.number("round_to").value_or(init_is_integer ? init.scale : 1);
+    spec.clamp = reader.number("clamp").value_or(
+        init_is_integer ? static_cast<double>(init.max) * init.scale : 1);
+    return spec;
+  }
+  for (const char* key : {"round_to", "clamp"}) {
+    if (!reader.has(key)) continue;
+    training.problems().add(
+        reader.where(key),
+        fmt::format("{} is only for exact mode, but the mode is \"derived\"", key),
+        "leave it out, or write \"numerics\": {\"mode\": \"exact\"}");
+  }
+  return spec;
+}
+
+}  // namespace
+
+FullyShardSpec read_fully_shard(const ObjectReader& scenario, const std::optional<Roles>& roles,
+                                const std::optional<ModelSpec>& model) {
+  const ObjectReader reader = scenario.object("fully_shard", "FullyShard");
+  FullyShardSpec spec;
+  spec.reshard_after_forward = reader.boolean("reshard_after_forward").value_or(true);
+  spec.reduce_op = reader.string("reduce_op") == "sum" ? ReduceOp::Sum : ReduceOp::Avg;
+  spec.gradient_scaling_factor = reader.number("gradient_scaling_factor").value_or(1);
+  spec.gradient_divide_factor = reader.number("gradient_divide_factor");
+  if (spec.gradient_scaling_factor == 0) {
+    scenario.problems().add(reader.where("gradient_scaling_factor"),
+                            "gradient_scaling_factor is 0: no gradient would be left",
+                            "the default is 1");
+  }
+  if (roles) {
+    const auto enable = reader.boolean("enable_param_shard");
+    spec.shards_parameters = enable.value_or(roles->fsdp_shard_dim.has_value());
+    if (spec.shards_parameters && !roles->fsdp_shard_dim) {
+      scenario.problems().add(
+          reader.where("enable_param_shard"),
+          "enable_param_shard is true, but no mesh dim is fsdp_shard_dim",
+          "name one in \"roles\", or leave enable_param_shard out: parameters are then copies");
+    }
+  }
+  if (model) spec.replicate_params = read_replicate_params(reader, *model);
+  return spec;
+}
+
+NumericsSpec read_numerics(const ObjectReader& scenario) {
+  const ObjectReader reader = scenario.object("numerics", "Numerics");
+  NumericsSpec spec;
+  spec.dtype = parse_dtype(reader.string("dtype").value_or("float32")).value();
+  spec.mode = reader.string("mode") == "exact" ? Mode::Exact : Mode::Derived;
+  return spec;
+}
+
+DataSpec read_data(const ObjectReader& scenario, const std::optional<Mesh>& mesh,
+                   const std::optional<Roles>& roles, Mode mode) {
+  const ObjectReader reader = scenario.object("data", "Data");
+  FillSpec fallback;
+  fallback.kind = mode == Mode::Exact ? FillSpec::Kind::Integer : FillSpec::Kind::Uniform;
+  DataSpec spec;
+  spec.seed = reader.unsigned_integer("seed").value_or(0);
+  spec.init = read_fill(reader, "init", fallback);
+  spec.input = read_fill(reader, "input", fallback);
+  spec.target = read_fill(reader, "target", fallback);
+  spec.init_bound_from_shape = !reader.has("init") || !reader.object("init", "Fill").has("bound");
+  if (mesh && roles) spec.data_dims = read_data_dims(reader, *mesh, *roles);
+  return spec;
+}
+
+TrainingSpec read_training(const ObjectReader& scenario, Mode mode, const FillSpec& init) {
+  const ObjectReader reader = scenario.object("training", "Training");
+  TrainingSpec spec;
+  spec.steps = reader.integer("steps").value_or(1);
+  spec.loss_normalization = reader.string("loss_normalization") == "sum"
+                                ? LossNormalization::Sum
+                                : LossNormalization::LocalMean;
+  spec.optimizer = read_optimizer(reader, mode, init);
+  return spec;
+}
+
+std::int64_t read_global_batch(const ObjectReader& scenario, std::int64_t num_data_ranks) {
+  const ObjectReader reader = scenario.object("training", "Training");
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  const std::int64_t given = reader.integer("global_batch").value_or(0);
+  if (given == 0) return num_data_ranks > kMost / 2 ? num_data_ranks : 2 * num_data_ranks;
+  const std::int64_t local = given / num_data_ranks;
+  if (given % num_data_ranks == 0 || reader.is_bad("global_batch")) return given;
+  const std::int64_t below = local * num_data_ranks;
+  std::string good =
+      fmt::format("{}", below > kMost - num_data_ranks ? below : below + num_data_ranks);
+  if (below > 0 && below <= kMost - num_data_ranks) good = fmt::format("{} or {}", below, good);
+  scenario.problems().add(
+      reader.where("global_batch"),
+      fmt::format("{} samples do not divide evenly over {} data ranks: {} remain", given,
+                  num_data_ranks, given % num_data_ranks),
+      "write " + good);
+  return given;
+}
+
+}  // namespace hpsim

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "scenario/object_reader.h"
+#include "scenario/scenario.h"
+
+namespace hpsim {
+
+// One function per section of the file. Each adds what is wrong to the problems of its reader and
+// returns nothing if what it should return would be wrong.
+
+/// `mesh`
+[[nodiscard]] std::optional<Mesh> read_mesh(const ObjectReader& scenario);
+
+/// `roles`, and roles by name: a dim takes the role that its name says unless `roles` says
+/// otherwise.
+///
+///   mesh (dp, fsdp)                                dp is dp_replicate_dim
+///   mesh (dp)                                      dp is fsdp_shard_dim
+///   mesh (fsdp), {"fsdp_shard_dim": null}          no role: copies along fsdp, no data split
+///   mesh (a, fsdp), {"fsdp_shard_dim": "a"}        refused: fsdp is left without a role
+///   mesh (fsdp, shard)                             refused: two dims for one role
+///   mesh (x)                                       refused: no role, asks for `roles`
+[[nodiscard]] std::optional<Roles> read_roles(const ObjectReader& scenario, const Mesh& mesh);
+
+/// `parameters` or `model`, and `data.sample_shape`
+[[nodiscard]] std::optional<ModelSpec> read_model(const ObjectReader& scenario);
+
+/// `fully_shard` but `units`. Roles or parameters are missing if they could not be read; what
+/// depends on them is then left unchecked.
+[[nodiscard]] FullyShardSpec read_fully_shard(const ObjectReader& scenario,
+                                              const std::optional<Roles>& roles,
+                                              const std::optional<ModelSpec>& model);
+
+/// `fully_shard.units`
+[[nodiscard]] std::vector<UnitSpec> read_units(const ObjectReader& scenario,
+                                               const ModelSpec& model);
+
+[[nodiscard]] NumericsSpec read_numerics(const ObjectReader& scenario);
+
+/// `data`; defaults as for the mode. `data_dims` are those with a role unless given.
+[[nodiscard]] DataSpec read_data(const ObjectReader& scenario, const std::optional<Mesh>& mesh,
+                                 const std::optional<Roles>& roles, NumericsSpec::Mode mode);
+
+/// `training` but `global_batch`; defaults as for the mode and `init`.
+[[nodiscard]] TrainingSpec read_training(const ObjectReader& scenario, NumericsSpec::Mode mode,
+                                         const FillSpec& init);
+
+/// `training.global_batch`: given and a multiple of the number of data ranks, or twice that number.
+[[nodiscard]] std::int64_t read_global_batch(const ObjectReader& scenario,
+                                             std::int64_t num_data_ranks);
+
+}  // namespace hpsim

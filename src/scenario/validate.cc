@@ -1,0 +1,131 @@
+#include "scenario/validate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace hpsim {
+namespace {
+
+bool is_power_of_two(double value) {
+  int exponent = 0;
+  return value != 0 && std::abs(std::frexp(value, &exponent)) == 0.5;
+}
+
+/// The powers of two around a positive number: `2 or 4`.
+std::string powers_near(double value) {
+  const double below = std::exp2(std::floor(std::log2(std::abs(value))));
+  return fmt::format("{} or {}", below, 2 * below);
+}
+
+void need_power_of_two(const ObjectReader& reader, std::string_view key, double value,
+                       bool zero_is_good) {
+  if (is_power_of_two(value) || (zero_is_good && value == 0) || reader.is_bad(key)) return;
+  reader.problems().add(reader.where(key),
+                        fmt::format("exact mode needs a power of two{}, but {} is {}",
+                                    zero_is_good ? " or 0" : "", key, value),
+                        value == 0 ? "leave it out" : fmt::format("write {}", powers_near(value)));
+}
+
+void check_exact_data(const ObjectReader& data) {
+  for (const char* key : {"init", "input", "target"}) {
+    if (!data.has(key) || data.is_bad(key)) continue;
+    const ObjectReader fill = data.object(key, "Fill");
+    if (fill.variant() == "integer") {
+      need_power_of_two(fill, "scale", fill.number("scale").value_or(1), false);
+    } else {
+      data.problems().add(
+          fill.where("kind"),
+          fmt::format("exact mode needs integer data, but {} is {}", key, fill.variant()),
+          fmt::format(R"(write "{}": {{"kind": "integer", "max": 2}}, or leave it out)", key));
+    }
+  }
+}
+
+void check_exact_model(const Scenario& scenario, const ObjectReader& file) {
+  for (std::size_t i = 0; i < scenario.model.modules.size(); ++i) {
+    const ModuleSpec& module = scenario.model.modules[i];
+    if (module.type == ModuleType::Linear || module.type == ModuleType::Relu) continue;
+    const ObjectReader reader(file.elements("model")[i], "Module", file.problems());
+    file.problems().add(reader.where("type"),
+                        fmt::format("exact mode computes linear and relu, but {} is {}",
+                                    in_quotes(module.name), name_of(module.type)),
+                        "use relu, or the mode \"derived\"");
+  }
+}
+
+void check_exact_optimizer(const OptimizerSpec& spec, const ObjectReader& training) {
+  if (!training.has("optimizer") || training.is_bad("optimizer")) return;
+  const ObjectReader optimizer = training.object("optimizer", "Optimizer");
+  if (spec.kind != OptimizerSpec::Kind::Sgd) {
+    training.problems().add(
+        optimizer.where("name"),
+        fmt::format("exact mode needs sgd, but the optimizer is {}", optimizer.variant()),
+        "use sgd, or the mode \"derived\"");
+    return;
+  }
+  need_power_of_two(optimizer, "lr", spec.lr, true);
+  need_power_of_two(optimizer, "momentum", spec.momentum, true);
+  need_power_of_two(optimizer, "weight_decay", spec.weight_decay, true);
+  const double round_to = spec.round_to.value_or(1);
+  const double clamp = spec.clamp.value_or(1);
+  need_power_of_two(optimizer, "round_to", round_to, false);
+  if (!is_power_of_two(round_to) || std::fmod(clamp, round_to) == 0) return;
+  training.problems().add(
+      optimizer.where("clamp"),
+      fmt::format("clamp {} is no multiple of round_to {}", clamp, round_to),
+      fmt::format("write {}", round_to * std::max(1.0, std::floor(clamp / round_to))));
+}
+
+}  // namespace
+
+void check_sizes(const Scenario& scenario, const ObjectReader& file) {
+  constexpr double kMaxParameterElems = 0x1p53;
+  constexpr double kMaxDataElems = 0x1p62;
+  const auto as_double = [](std::int64_t value) { return static_cast<double>(value); };
+  const double num_shards = scenario.fully_shard.shards_parameters && scenario.roles.fsdp_shard_dim
+                                ? as_double(scenario.mesh.size(*scenario.roles.fsdp_shard_dim))
+                                : 1;
+  double parameter_elems = 0;
+  double sample_elems = 1;
+  for (const ParameterSpec& parameter : scenario.parameters) {
+    const double padded_rows = as_double(parameter.shape.front()) + num_shards - 1;
+    parameter_elems += padded_rows * as_double(row_elems(parameter.shape));
+    sample_elems = std::max(sample_elems, as_double(num_elems(parameter.shape)));
+  }
+  if (parameter_elems > kMaxParameterElems) {
+    file.problems().add(
+        file.where(scenario.model.is_elementwise() ? "parameters" : "model"),
+        fmt::format("the parameters have {:.3g} elements, padded for {} shards; the limit is "
+                    "2^53, about {:.3g}",
+                    parameter_elems, num_shards, kMaxParameterElems),
+        "make them smaller, or the mesh");
+  }
+  const double data_elems =
+      as_double(scenario.training.steps) * as_double(scenario.training.global_batch) * sample_elems;
+  if (data_elems > kMaxDataElems) {
+    const ObjectReader training = file.object("training", "Training");
+    file.problems().add(
+        training.where("global_batch"),
+        fmt::format("{} steps of {} samples with up to {} elements are more than 2^62 elements",
+                    scenario.training.steps, scenario.training.global_batch, sample_elems),
+        "make one of the three smaller");
+  }
+}
+
+void check_exact_mode(const Scenario& scenario, const ObjectReader& file) {
+  const FullyShardSpec& spec = scenario.fully_shard;
+  const ObjectReader fully_shard = file.object("fully_shard", "FullyShard");
+  check_exact_data(file.object("data", "Data"));
+  check_exact_model(scenario, file);
+  check_exact_optimizer(scenario.training.optimizer, file.object("training", "Training"));
+  if (spec.gradient_scaling_factor != 0) {
+    need_power_of_two(fully_shard, "gradient_scaling_factor", spec.gradient_scaling_factor, false);
+  }
+  if (spec.gradient_divide_factor) {
+    need_power_of_two(fully_shard, "gradient_divide_factor", *spec.gradient_divide_factor, false);
+  }
+}
+
+}  // namespace hpsim

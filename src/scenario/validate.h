@@ -1,0 +1,20 @@
+#pragma once
+
+#include "scenario/object_reader.h"
+#include "scenario/scenario.h"
+
+namespace hpsim {
+
+/// Checks that involve several sections. `scenario` is complete, `file` says where things stand.
+
+/// Parameters with padding and the samples of the whole training can be counted in 63 bits, with
+/// room: at most 2^53 elements of parameters, 2^62 elements of data.
+void check_sizes(const Scenario& scenario, const ObjectReader& file);
+
+/// What exact mode needs, so that every operation is exact (semantics 4.3): integer data with a
+/// scale that is a power of two; elementwise parameters, linear and relu; sgd; lr, momentum and
+/// weight_decay zero or a power of two; k, F and round_to a power of two, clamp a multiple of it.
+/// \pre the mode is exact
+void check_exact_mode(const Scenario& scenario, const ObjectReader& file);
+
+}  // namespace hpsim
