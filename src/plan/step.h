@@ -68,6 +68,7 @@ struct Step {
   int bucket = -1;
   int module = -1;  ///< into ModelSpec::modules, or ModelSpec::elementwise
   std::optional<CollectiveSpec> collective;
+  double local_scale = 1;  ///< ScaleGradient only: k/F
   Why why;
 };
 

@@ -1,0 +1,41 @@
+#include "plan/build_plan.h"
+
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include "base/check.h"
+#include "plan/passes/passes.h"
+
+namespace hpsim {
+namespace {
+
+struct Pass {
+  std::string_view name;
+  Plan (*run)(Plan);
+  bool (*holds_after)(const Plan&);
+};
+
+constexpr std::array<Pass, 4> kPasses = {{
+    {"lay_out_parameters", lay_out_parameters, has_parameters},
+    {"form_buckets", form_buckets, has_buckets},
+    {"schedule_compute", schedule_compute, has_compute},
+    {"insert_reductions", insert_reductions, has_reductions},
+}};
+
+}  // namespace
+
+Plan build_plan(Scenario scenario) {
+  Plan plan;
+  plan.scenario = std::move(scenario);
+  for (const Pass& pass : kPasses) {
+    // What a pass establishes must not hold before it, or the check after it could not fail.
+    HPSIM_CHECK(!pass.holds_after(plan) || plan.scenario.parameters.empty(),
+                "pass {} has nothing to do", pass.name);
+    plan = pass.run(std::move(plan));
+    HPSIM_CHECK(pass.holds_after(plan), "pass {} did not do its work", pass.name);
+  }
+  return plan;
+}
+
+}  // namespace hpsim

@@ -1,0 +1,177 @@
+#include <fmt/format.h>
+
+#include <utility>
+#include <vector>
+
+#include "plan/plan_checks.h"
+
+namespace hpsim {
+namespace {
+
+/// State of one bucket while the steps are replayed.
+struct BucketState {
+  bool is_gathered = false;
+  std::int64_t backward_left = 0;  ///< modules whose backward is still to come in this step
+  bool is_scattered = false;
+  bool is_stored = false;
+};
+
+/// Replays the steps of a plan, as every rank will run them.
+class Replay {
+ public:
+  explicit Replay(const Plan& plan) : plan_(plan), state_(plan.buckets.size()) {
+    const auto& model = plan.scenario.model;
+    buckets_of_module_.resize(model.is_elementwise() ? model.elementwise.size()
+                                                     : model.modules.size());
+    for (std::size_t p = 0; p < plan.parameters.size(); ++p) {
+      const auto module = static_cast<std::size_t>(plan.scenario.parameters[p].module);
+      std::vector<int>& buckets = buckets_of_module_.at(module);
+      const int bucket = plan.parameters[p].bucket;
+      if (buckets.empty() || buckets.back() != bucket) buckets.push_back(bucket);
+    }
+    for (BucketState& state : state_) {
+      const Bucket& bucket = plan.buckets[index_of(state)];
+      state.is_gathered = bucket.sharded_group.size == 1;
+    }
+    begin_step();
+  }
+
+  PlanCheckOutcome run() {
+    outcome_.id = CheckId::PlanAgreement;
+    for (const Step& step : plan_.steps) {
+      if (step.collective) check_collective(step);
+      replay(step);
+    }
+    return std::move(outcome_);
+  }
+
+ private:
+  [[nodiscard]] std::size_t index_of(const BucketState& state) const {
+    return static_cast<std::size_t>(&state - state_.data());
+  }
+
+  void begin_step() {
+    for (BucketState& state : state_) {
+      state.backward_left = 0;
+      state.is_scattered = false;
+      state.is_stored = false;
+    }
+    for (const std::vector<int>& buckets : buckets_of_module_) {
+      for (const int b : buckets)
+        ++state_.at(static_cast<std::size_t>(b)).backward_left;
+    }
+  }
+
+  void expect(bool holds, FindingCode code, const Step& step, const std::string& message) {
+    ++outcome_.compared;
+    if (holds) return;
+    outcome_.findings.push_back(
+        {.code = code,
+         .check = CheckId::PlanAgreement,
+         .step = step.step,
+         .message = fmt::format("{} of {}: {}", name_of(step.kind), subject(step), message)});
+  }
+
+  [[nodiscard]] std::string subject(const Step& step) const {
+    if (step.bucket < 0) return fmt::format("module {}", step.module);
+    const Bucket& bucket = plan_.buckets.at(static_cast<std::size_t>(step.bucket));
+    return fmt::format("unit \"{}\"",
+                       plan_.scenario.units.at(static_cast<std::size_t>(bucket.unit)).name);
+  }
+
+  void check_collective(const Step& step) {
+    const CollectiveSpec& spec = *step.collective;
+    const Bucket& bucket = plan_.buckets.at(static_cast<std::size_t>(step.bucket));
+    const std::int64_t size = plan_.mesh().size(spec.dims);
+    expect(spec.group_size == size && size > 1, FindingCode::CommGroup, step,
+           fmt::format("groups of {} along {} ranks of the mesh, expected equal and above 1",
+                       spec.group_size, size));
+    expect(spec.dtype == plan_.scenario.numerics.dtype, FindingCode::CommDtype, step,
+           fmt::format("{} on the wire, the parameters are {}", name_of(spec.dtype),
+                       name_of(plan_.scenario.numerics.dtype)));
+    const bool gathers = spec.op == CollectiveOp::AllGather;
+    const bool scatters = spec.op == CollectiveOp::ReduceScatter;
+    const std::int64_t wanted_in = scatters ? bucket.gathered_elems() : bucket.row_elems;
+    const std::int64_t wanted_out = gathers ? bucket.gathered_elems() : bucket.row_elems;
+    expect(spec.elems_in == wanted_in && spec.elems_out == wanted_out, FindingCode::CommShape, step,
+           fmt::format("{} elements in and {} out, expected {} and {}", spec.elems_in,
+                       spec.elems_out, wanted_in, wanted_out));
+    const MeshDims& wanted_dims = gathers || scatters                ? bucket.sharded_group.dims
+                                  : bucket.partial_dims == spec.dims ? bucket.partial_dims
+                                                                     : bucket.all_reduce_dims;
+    expect(spec.dims == wanted_dims, FindingCode::CommGroup, step,
+           fmt::format("over ({}), expected over ({})", plan_.mesh().names(spec.dims),
+                       plan_.mesh().names(wanted_dims)));
+  }
+
+  void replay(const Step& step) {
+    BucketState* state =
+        step.bucket >= 0 ? &state_.at(static_cast<std::size_t>(step.bucket)) : nullptr;
+    constexpr auto kOrder = FindingCode::CommOrder;
+    switch (step.kind) {
+      case StepKind::Unshard:
+        expect(!state->is_gathered, kOrder, step, "it is gathered already");
+        expect(step.collective.has_value(), FindingCode::CommCount, step, "no all_gather");
+        state->is_gathered = true;
+        break;
+      case StepKind::Reshard:
+        expect(state->is_gathered, kOrder, step, "it is not gathered");
+        state->is_gathered = false;
+        break;
+      case StepKind::Forward:
+      case StepKind::Backward:
+        for (const int b : buckets_of_module_.at(static_cast<std::size_t>(step.module))) {
+          BucketState& used = state_.at(static_cast<std::size_t>(b));
+          expect(used.is_gathered, kOrder, step, "its parameters are not gathered");
+          if (step.kind == StepKind::Backward) --used.backward_left;
+        }
+        break;
+      case StepKind::ReduceScatter:
+      case StepKind::AllReduce:
+      case StepKind::ScaleGradient:
+        expect(state->backward_left == 0, kOrder, step,
+               fmt::format("{} modules still have to add to its gradients", state->backward_left));
+        expect(!state->is_stored, kOrder, step, "its gradients are stored already");
+        if (step.kind == StepKind::AllReduce) {
+          const Bucket& bucket = plan_.buckets[index_of(*state)];
+          expect(bucket.scatter_dims.empty() || state->is_scattered, kOrder, step,
+                 "it comes before the reduce-scatter");
+        }
+        if (step.kind == StepKind::ReduceScatter) {
+          expect(!state->is_scattered, kOrder, step, "it was scattered already");
+          state->is_scattered = true;
+        }
+        break;
+      case StepKind::StoreGradient:
+        expect(state->backward_left == 0 && !state->is_stored, kOrder, step,
+               "it is stored before its backward, or twice");
+        state->is_stored = true;
+        break;
+      case StepKind::Loss:
+        break;
+      case StepKind::Optimizer:
+        for (const BucketState& each : state_) {
+          const Bucket& bucket = plan_.buckets[index_of(each)];
+          expect(each.is_stored, FindingCode::CommCount, step,
+                 fmt::format("gradients of bucket {} are not stored", index_of(each)));
+          expect(each.is_gathered == (bucket.sharded_group.size == 1), kOrder, step,
+                 fmt::format("bucket {} is not sharded outside compute", index_of(each)));
+        }
+        begin_step();
+        break;
+    }
+  }
+
+  const Plan& plan_;
+  std::vector<BucketState> state_;
+  std::vector<std::vector<int>> buckets_of_module_;
+  PlanCheckOutcome outcome_;
+};
+
+}  // namespace
+
+PlanCheckOutcome check_agreement(const Plan& plan) {
+  return Replay(plan).run();
+}
+
+}  // namespace hpsim

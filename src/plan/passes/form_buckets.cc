@@ -1,0 +1,71 @@
+#include <algorithm>
+
+#include "plan/passes/passes.h"
+
+namespace hpsim {
+namespace {
+
+/// Those of `dims` over which the batch is split, if together they are more than one rank.
+MeshDims dims_to_reduce(const Scenario& scenario, const MeshDims& dims) {
+  MeshDims reduced;
+  for (const int dim : dims) {
+    const auto& data_dims = scenario.data.data_dims;
+    if (std::find(data_dims.begin(), data_dims.end(), dim) != data_dims.end()) {
+      reduced.push_back(dim);
+    }
+  }
+  return scenario.mesh.size(reduced) > 1 ? reduced : MeshDims{};
+}
+
+Bucket empty_bucket(const Scenario& scenario, const PlannedParameter& parameter, int unit) {
+  Bucket bucket;
+  bucket.unit = unit;
+  bucket.sharded_group = parameter.sharded_group;
+  bucket.unsharded_group = parameter.unsharded_group;
+  bucket.scatter_dims = dims_to_reduce(scenario, parameter.sharded_group.dims);
+  bucket.all_reduce_dims = dims_to_reduce(scenario, parameter.unsharded_group.dims);
+  bucket.partial_dims = dims_to_reduce(scenario, parameter.partial_group.dims);
+  return bucket;
+}
+
+}  // namespace
+
+Plan form_buckets(Plan plan) {
+  for (int unit = 0; unit < static_cast<int>(plan.scenario.units.size()); ++unit) {
+    const std::size_t first_of_unit = plan.buckets.size();
+    for (const int p : plan.scenario.units[static_cast<std::size_t>(unit)].parameters) {
+      PlannedParameter& parameter = plan.parameters.at(static_cast<std::size_t>(p));
+      auto it = std::find_if(plan.buckets.begin() + static_cast<std::ptrdiff_t>(first_of_unit),
+                             plan.buckets.end(), [&](const Bucket& bucket) {
+                               return bucket.sharded_group == parameter.sharded_group &&
+                                      bucket.unsharded_group == parameter.unsharded_group;
+                             });
+      if (it == plan.buckets.end()) {
+        plan.buckets.push_back(empty_bucket(plan.scenario, parameter, unit));
+        it = plan.buckets.end() - 1;
+      }
+      parameter.bucket = static_cast<int>(it - plan.buckets.begin());
+      parameter.offset_elems = it->row_elems;
+      it->parameters.push_back(p);
+      it->row_elems += parameter.padded_elems();
+    }
+  }
+  return plan;
+}
+
+std::vector<std::vector<int>> buckets_by_unit(const Plan& plan) {
+  std::vector<std::vector<int>> buckets(plan.scenario.units.size());
+  for (int b = 0; b < static_cast<int>(plan.buckets.size()); ++b) {
+    buckets.at(static_cast<std::size_t>(plan.buckets[static_cast<std::size_t>(b)].unit))
+        .push_back(b);
+  }
+  return buckets;
+}
+
+bool has_buckets(const Plan& plan) {
+  return std::all_of(plan.parameters.begin(), plan.parameters.end(), [&](const auto& parameter) {
+    return parameter.bucket >= 0 && parameter.bucket < static_cast<int>(plan.buckets.size());
+  });
+}
+
+}  // namespace hpsim

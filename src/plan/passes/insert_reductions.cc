@@ -1,0 +1,190 @@
+#include <algorithm>
+#include <utility>
+
+#include "plan/passes/passes.h"
+
+namespace hpsim {
+namespace {
+
+constexpr std::string_view kScatterRule =
+    "shard_size > 1: reduce-scatter over the sharded group (multi-dim RFC 2.2.2)";
+constexpr std::string_view kAllReduceRule =
+    "dp_size > 1: all-reduce over the unsharded group (multi-dim RFC 2.2.2)";
+constexpr std::string_view kPartialRule =
+    "the gradient is Partial along these dims: one all-reduce after the last unit";
+constexpr std::string_view kScaleRule =
+    "no reduction carries the factor k/F: it is applied once, locally (multi-dim RFC 2.2.2)";
+constexpr std::string_view kStoreRule = "true sizes are stored, padding is not (ragged RFC 6.4)";
+
+/// Layout of a bucket's gradients with these dims Partial and, once reduced, the cut in place.
+std::string gradient_layout(const Plan& plan, const Bucket& bucket, const MeshDims& partial_dims,
+                            bool is_cut) {
+  const PlannedParameter& parameter =
+      plan.parameters[static_cast<std::size_t>(bucket.parameters.at(0))];
+  std::vector<Placement> placements = is_cut ? parameter.sharded : parameter.unsharded;
+  for (const int dim : partial_dims)
+    placements[static_cast<std::size_t>(dim)] = Partial{};
+  return to_string(placements);
+}
+
+MeshDims join(MeshDims a, const MeshDims& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  std::sort(a.begin(), a.end());
+  return a;
+}
+
+/// The steps that turn a bucket's gradients into gradients of its shards.
+class Reducer {
+ public:
+  Reducer(const Plan& plan, std::int64_t step) : plan_(plan), step_(step) {}
+
+  void reduce(int b) {
+    const Bucket& bucket = bucket_at(b);
+    const double factor = plan_.scenario.fully_shard.gradient_scaling_factor;
+    const double divisor = gradient_divisor(plan_.scenario);
+    const bool scatters = !bucket.scatter_dims.empty();
+    const bool all_reduces = !bucket.all_reduce_dims.empty();
+    if (scatters) {
+      Step& step = emit(StepKind::ReduceScatter, b, kScatterRule);
+      step.collective = spec(CollectiveOp::ReduceScatter, bucket.scatter_dims,
+                             bucket.gathered_elems(), bucket.row_elems);
+      step.collective->prescale = factor;
+      if (!all_reduces) step.collective->scale = 1 / divisor;
+      const MeshDims rest = join(bucket.all_reduce_dims, bucket.partial_dims);
+      step.why.before = gradient_layout(plan_, bucket, join(rest, bucket.scatter_dims), false);
+      step.why.after = gradient_layout(plan_, bucket, rest, true);
+    }
+    if (all_reduces) {
+      Step& step = emit(StepKind::AllReduce, b, kAllReduceRule);
+      step.collective =
+          spec(CollectiveOp::AllReduce, bucket.all_reduce_dims, bucket.row_elems, bucket.row_elems);
+      if (!scatters) step.collective->prescale = factor;
+      step.collective->scale = 1 / divisor;
+      const MeshDims before = join(bucket.all_reduce_dims, bucket.partial_dims);
+      step.why.before = gradient_layout(plan_, bucket, before, true);
+      step.why.after = gradient_layout(plan_, bucket, bucket.partial_dims, true);
+    }
+    if (!scatters && !all_reduces) {
+      emit(StepKind::ScaleGradient, b, kScaleRule).local_scale = factor / divisor;
+    }
+    if (bucket.partial_dims.empty()) emit(StepKind::StoreGradient, b, kStoreRule);
+  }
+
+  void reduce_partial(int b) {
+    const Bucket& bucket = bucket_at(b);
+    if (bucket.partial_dims.empty()) return;
+    Step& step = emit(StepKind::AllReduce, b, kPartialRule);
+    step.collective =
+        spec(CollectiveOp::AllReduce, bucket.partial_dims, bucket.row_elems, bucket.row_elems);
+    step.why.before = gradient_layout(plan_, bucket, bucket.partial_dims, true);
+    step.why.after = gradient_layout(plan_, bucket, {}, true);
+    emit(StepKind::StoreGradient, b, kStoreRule);
+  }
+
+  [[nodiscard]] std::vector<Step> take() { return std::exchange(steps_, {}); }
+
+ private:
+  [[nodiscard]] const Bucket& bucket_at(int b) const {
+    return plan_.buckets[static_cast<std::size_t>(b)];
+  }
+  [[nodiscard]] CollectiveSpec spec(CollectiveOp op, const MeshDims& dims, std::int64_t elems_in,
+                                    std::int64_t elems_out) const {
+    return {.op = op,
+            .dims = dims,
+            .group_size = plan_.mesh().size(dims),
+            .dtype = plan_.scenario.numerics.dtype,
+            .elems_in = elems_in,
+            .elems_out = elems_out};
+  }
+  Step& emit(StepKind kind, int bucket, std::string_view rule) {
+    Step step;
+    step.kind = kind;
+    step.phase = Phase::Backward;
+    step.step = step_;
+    step.bucket = bucket;
+    step.why.rule = rule;
+    steps_.push_back(std::move(step));
+    return steps_.back();
+  }
+
+  const Plan& plan_;
+  std::int64_t step_;
+  std::vector<Step> steps_;
+};
+
+/// Unit whose backward a step belongs to; -1 for steps of no unit.
+int unit_of(const Plan& plan, const Step& step, const std::vector<int>& unit_of_module) {
+  if (step.phase != Phase::Backward) return -1;
+  if (step.bucket >= 0) return plan.buckets[static_cast<std::size_t>(step.bucket)].unit;
+  return step.module >= 0 ? unit_of_module[static_cast<std::size_t>(step.module)] : -1;
+}
+
+void append(std::vector<Step>& steps, std::vector<Step> more) {
+  steps.insert(steps.end(), std::make_move_iterator(more.begin()),
+               std::make_move_iterator(more.end()));
+}
+
+}  // namespace
+
+Plan insert_reductions(Plan plan) {
+  const auto num_modules =
+      std::max(plan.scenario.model.modules.size(), plan.scenario.model.elementwise.size());
+  std::vector<int> unit_of_module(num_modules, -1);
+  for (const PlannedParameter& parameter : plan.parameters) {
+    const auto p = static_cast<std::size_t>(&parameter - plan.parameters.data());
+    unit_of_module[static_cast<std::size_t>(plan.scenario.parameters[p].module)] =
+        plan.buckets[static_cast<std::size_t>(parameter.bucket)].unit;
+  }
+  const auto is_root = [&](int unit) {
+    return plan.scenario.units[static_cast<std::size_t>(unit)].is_root;
+  };
+  const std::vector<std::vector<int>> buckets_of_unit = buckets_by_unit(plan);
+  const auto reduce_unit = [&](int unit, Reducer& reducer) {
+    for (const int b : buckets_of_unit[static_cast<std::size_t>(unit)])
+      reducer.reduce(b);
+  };
+
+  // The last step of every unit's backward, per optimizer step; walking backwards, the first seen.
+  std::vector<char> ends_unit(plan.steps.size(), 0);
+  std::vector<char> seen(plan.scenario.units.size(), 0);
+  for (std::size_t i = plan.steps.size(); i-- > 0;) {
+    if (plan.steps[i].kind == StepKind::Optimizer) seen.assign(seen.size(), 0);
+    const int unit = unit_of(plan, plan.steps[i], unit_of_module);
+    if (unit < 0 || seen[static_cast<std::size_t>(unit)]) continue;
+    seen[static_cast<std::size_t>(unit)] = 1;
+    ends_unit[i] = 1;
+  }
+
+  std::vector<Step> with_reductions;
+  with_reductions.reserve(plan.steps.size() * 2);
+  for (std::size_t i = 0; i < plan.steps.size(); ++i) {
+    const Step& step = plan.steps[i];
+    Reducer reducer(plan, step.step);
+    if (step.kind == StepKind::Optimizer) {
+      // The root unit is reduced last, then what is Partial along other dims.
+      for (int unit = 0; unit < static_cast<int>(plan.scenario.units.size()); ++unit) {
+        if (is_root(unit)) reduce_unit(unit, reducer);
+      }
+      for (int b = static_cast<int>(plan.buckets.size()); b-- > 0;)
+        reducer.reduce_partial(b);
+      append(with_reductions, reducer.take());
+    }
+    with_reductions.push_back(step);
+    const int unit = unit_of(plan, step, unit_of_module);
+    if (ends_unit[i] && !is_root(unit)) {
+      reduce_unit(unit, reducer);
+      append(with_reductions, reducer.take());
+    }
+  }
+  plan.steps = std::move(with_reductions);
+  return plan;
+}
+
+bool has_reductions(const Plan& plan) {
+  const auto stores = std::count_if(plan.steps.begin(), plan.steps.end(), [](const Step& step) {
+    return step.kind == StepKind::StoreGradient;
+  });
+  return stores == plan.scenario.training.steps * static_cast<std::int64_t>(plan.buckets.size());
+}
+
+}  // namespace hpsim

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <vector>
+
+#include "plan/plan.h"
+
+namespace hpsim {
+
+// The passes of build_plan, in order. Each is a function from plan to plan with a predicate that
+// holds before it and one that holds after; build_plan checks both.
+
+/// Fills Plan::parameters: layout and groups of every parameter (multi-dim RFC 2.2.1 and 2.2.5).
+///
+///   mesh (rep 2, fsdp 4), rows 7          placements                     shard_size dp_size
+///   rank_size cut                                   [R, RaggedShard (2,2,2,1)]     4          2 8
+///   in replicate_params                   [R, R]                         1          8       8
+///   enable_param_shard false              [R, R]                         1          8       8
+///   mesh (x 8) without any role           [R]                            1          8       8
+[[nodiscard]] Plan lay_out_parameters(Plan plan);
+[[nodiscard]] bool has_parameters(const Plan& plan);
+
+/// Fills Plan::buckets: the parameters of a unit that share groups, in model order, packed end to
+/// end by padded size; and the mesh dims over which their gradients must be reduced, from the data
+/// flow: a gradient is Partial along the dims over which the batch is split, complete along others.
+///
+///   data_dims        cut over fsdp, replicas over rep    scatter   all_reduce   partial
+///   rep, fsdp                                            fsdp      rep          -
+///   fsdp                                                 fsdp      -            -
+///   rep              (complete along fsdp: own row)      -         rep          -
+///   rep, fsdp, x     (x has no role)                     fsdp      rep          x
+[[nodiscard]] Plan form_buckets(Plan plan);
+/// Per unit: indices of its buckets, ascending.
+[[nodiscard]] std::vector<std::vector<int>> buckets_by_unit(const Plan& plan);
+[[nodiscard]] bool has_buckets(const Plan& plan);
+
+/// Appends forward, loss, backward and optimizer of every optimizer step, with unshard and reshard
+/// of each unit around its compute (PyTorch FSDP2's order: the root unit is gathered first in
+/// forward and in backward, and freed last).
+[[nodiscard]] Plan schedule_compute(Plan plan);
+[[nodiscard]] bool has_compute(const Plan& plan);
+
+/// Inserts after each unit's backward: reduce-scatter, all-reduce over replicas, local scale where
+/// no collective carries it, store; and after the last unit the all-reduce over partial dims
+/// (multi-dim RFC 2.2.2).
+[[nodiscard]] Plan insert_reductions(Plan plan);
+[[nodiscard]] bool has_reductions(const Plan& plan);
+
+}  // namespace hpsim

@@ -1,0 +1,152 @@
+#include <algorithm>
+
+#include "base/check.h"
+#include "plan/passes/passes.h"
+
+namespace hpsim {
+namespace {
+
+constexpr std::string_view kForwardRule = "the model applies its modules in order";
+constexpr std::string_view kLossRule = "every data rank takes the loss of its own samples";
+constexpr std::string_view kBackwardRule = "gradients flow back through the modules in reverse";
+constexpr std::string_view kUnshardRule =
+    "compute sees whole parameters: only the fully_shard dim is gathered (multi-dim RFC 2.1.2)";
+constexpr std::string_view kReshardRule =
+    "outside compute parameters are sharded (multi-dim RFC 2.1.2)";
+constexpr std::string_view kOptimizerRule =
+    "the optimizer updates true shards only (ragged RFC 6.4)";
+
+/// Emits the steps of one optimizer step.
+class Scheduler {
+ public:
+  explicit Scheduler(Plan& plan)
+      : plan_(plan), scenario_(plan.scenario), buckets_of_unit_(buckets_by_unit(plan)) {
+    const std::size_t num_modules = scenario_.model.is_elementwise()
+                                        ? scenario_.model.elementwise.size()
+                                        : scenario_.model.modules.size();
+    unit_of_module_.assign(num_modules, -1);
+    first_module_.assign(scenario_.units.size(), -1);
+    last_module_.assign(scenario_.units.size(), -1);
+    for (int unit = 0; unit < num_units(); ++unit) {
+      for (const int p : scenario_.units[static_cast<std::size_t>(unit)].parameters) {
+        const auto module =
+            static_cast<std::size_t>(scenario_.parameters[static_cast<std::size_t>(p)].module);
+        if (!is_root(unit)) unit_of_module_[module] = unit;
+        int& first = first_module_[static_cast<std::size_t>(unit)];
+        if (first < 0) first = static_cast<int>(module);
+        last_module_[static_cast<std::size_t>(unit)] = static_cast<int>(module);
+        first_with_parameters_ = std::min(first_with_parameters_, static_cast<int>(module));
+      }
+    }
+  }
+
+  void schedule(std::int64_t step) {
+    step_ = step;
+    phase_ = Phase::Forward;
+    const bool reshards = scenario_.fully_shard.reshard_after_forward;
+    unshard_root();
+    for (int module = 0; module < num_modules(); ++module) {
+      const int unit = unit_of_module_[static_cast<std::size_t>(module)];
+      if (is_first_of(unit, module)) each_cut_bucket(unit, StepKind::Unshard);
+      emit(StepKind::Forward, -1, module, kForwardRule);
+      if (reshards && is_last_of(unit, module)) each_cut_bucket(unit, StepKind::Reshard);
+    }
+    if (reshards) reshard_root();
+    emit(StepKind::Loss, -1, -1, kLossRule);
+
+    phase_ = Phase::Backward;
+    if (reshards) unshard_root();
+    // Before the first module with parameters nothing needs a gradient.
+    for (int module = num_modules(); module-- > first_with_parameters_;) {
+      const int unit = unit_of_module_[static_cast<std::size_t>(module)];
+      if (reshards && is_last_of(unit, module)) each_cut_bucket(unit, StepKind::Unshard);
+      emit(StepKind::Backward, -1, module, kBackwardRule);
+      if (is_first_of(unit, module)) each_cut_bucket(unit, StepKind::Reshard);
+    }
+    reshard_root();
+
+    phase_ = Phase::Optimizer;
+    emit(StepKind::Optimizer, -1, -1, kOptimizerRule);
+  }
+
+ private:
+  [[nodiscard]] int num_units() const { return static_cast<int>(scenario_.units.size()); }
+  [[nodiscard]] int num_modules() const { return static_cast<int>(unit_of_module_.size()); }
+  [[nodiscard]] bool is_root(int unit) const {
+    return scenario_.units[static_cast<std::size_t>(unit)].is_root;
+  }
+  [[nodiscard]] bool is_first_of(int unit, int module) const {
+    return unit >= 0 && first_module_[static_cast<std::size_t>(unit)] == module;
+  }
+  [[nodiscard]] bool is_last_of(int unit, int module) const {
+    return unit >= 0 && last_module_[static_cast<std::size_t>(unit)] == module;
+  }
+
+  void unshard_root() { each_root(StepKind::Unshard); }
+  void reshard_root() { each_root(StepKind::Reshard); }
+  void each_root(StepKind kind) {
+    for (int unit = 0; unit < num_units(); ++unit) {
+      if (is_root(unit)) each_cut_bucket(unit, kind);
+    }
+  }
+
+  /// Unshards or reshards the buckets of a unit that are cut over more than one rank.
+  void each_cut_bucket(int unit, StepKind kind) {
+    for (const int b : buckets_of_unit_[static_cast<std::size_t>(unit)]) {
+      const Bucket& bucket = plan_.buckets[static_cast<std::size_t>(b)];
+      if (bucket.sharded_group.size == 1) continue;
+      Step& step = emit(kind, b, -1, kind == StepKind::Unshard ? kUnshardRule : kReshardRule);
+      const auto& parameter = plan_.parameters[static_cast<std::size_t>(bucket.parameters.at(0))];
+      step.why.before = to_string(parameter.sharded);
+      step.why.after = to_string(parameter.unsharded);
+      if (kind == StepKind::Reshard) std::swap(step.why.before, step.why.after);
+      if (kind == StepKind::Unshard) {
+        step.collective = CollectiveSpec{.op = CollectiveOp::AllGather,
+                                         .dims = bucket.sharded_group.dims,
+                                         .group_size = bucket.sharded_group.size,
+                                         .dtype = scenario_.numerics.dtype,
+                                         .elems_in = bucket.row_elems,
+                                         .elems_out = bucket.gathered_elems()};
+      }
+    }
+  }
+
+  Step& emit(StepKind kind, int bucket, int module, std::string_view rule) {
+    Step step;
+    step.kind = kind;
+    step.phase = phase_;
+    step.step = step_;
+    step.bucket = bucket;
+    step.module = module;
+    step.why.rule = rule;
+    plan_.steps.push_back(std::move(step));
+    return plan_.steps.back();
+  }
+
+  Plan& plan_;
+  const Scenario& scenario_;
+  std::vector<std::vector<int>> buckets_of_unit_;
+  std::vector<int> unit_of_module_;  ///< -1: no parameters, or in the root unit
+  std::vector<int> first_module_;    ///< per unit
+  std::vector<int> last_module_;     ///< per unit
+  int first_with_parameters_ = 1 << 30;
+  std::int64_t step_ = 0;
+  Phase phase_ = Phase::Forward;
+};
+
+}  // namespace
+
+Plan schedule_compute(Plan plan) {
+  Scheduler scheduler(plan);
+  for (std::int64_t step = 0; step < plan.scenario.training.steps; ++step)
+    scheduler.schedule(step);
+  return plan;
+}
+
+bool has_compute(const Plan& plan) {
+  return std::count_if(plan.steps.begin(), plan.steps.end(), [](const Step& step) {
+           return step.kind == StepKind::Optimizer;
+         }) == plan.scenario.training.steps;
+}
+
+}  // namespace hpsim

@@ -1,0 +1,44 @@
+#include "plan/verify_plan.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <iterator>
+#include <utility>
+
+#include "plan/plan_checks.h"
+
+namespace hpsim {
+namespace {
+
+std::string summary_of(const std::vector<Finding>& findings) {
+  std::string text = fmt::format("the plan must not run: {} findings", findings.size());
+  for (const Finding& finding : findings) {
+    text += fmt::format("\n  {}: {}", name_of(finding.code), finding.message);
+  }
+  return text;
+}
+
+}  // namespace
+
+PlanRejected::PlanRejected(std::vector<Finding> findings, PlanChecks checks)
+    : std::runtime_error(summary_of(findings)),
+      findings_(std::move(findings)),
+      checks_(std::move(checks)) {}
+
+VerifiedPlan verify_plan(Plan plan) {
+  PlanChecks checks;
+  std::vector<Finding> findings;
+  std::array<PlanCheckOutcome, 4> outcomes = {check_coverage(plan), check_sync_set(plan),
+                                              check_agreement(plan), check_placements(plan)};
+  for (PlanCheckOutcome& outcome : outcomes) {
+    checks.results.push_back({.id = outcome.id,
+                              .passed = outcome.findings.empty() && outcome.compared > 0,
+                              .compared = outcome.compared});
+    std::move(outcome.findings.begin(), outcome.findings.end(), std::back_inserter(findings));
+  }
+  if (!findings.empty()) throw PlanRejected(std::move(findings), std::move(checks));
+  return VerifiedPlan(std::move(plan), std::move(checks));
+}
+
+}  // namespace hpsim
