@@ -10,6 +10,7 @@
 #include "base/ids.h"
 #include "plan/plan.h"
 #include "trace/ledger.h"
+#include "trace/training_state.h"
 
 namespace hpsim {
 
@@ -149,12 +150,6 @@ class RunResult {
 [[nodiscard]] std::uint64_t collective_tag(const Plan& plan, std::int64_t plan_step,
                                            std::int64_t group_index, std::int64_t elems_in,
                                            std::int64_t elems_out);
-
-/// Parameters and optimizer state as full tensors in float64.
-struct TrainingState {
-  std::vector<std::vector<double>> parameters;          ///< like Scenario::parameters
-  std::vector<std::vector<std::vector<double>>> state;  ///< [state tensor][parameter]
-};
 
 /// What the run held after `time` optimizer steps (0: initial; its state tensors are zero), put
 /// together from the shards of the first replica. \pre run.has_numbers()

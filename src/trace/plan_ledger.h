@@ -1,0 +1,38 @@
+#pragma once
+
+#include <vector>
+
+#include "plan/plan.h"
+#include "trace/ledger.h"
+
+namespace hpsim {
+
+/// What the plan says about memory and padding of one rank: derived from the steps, no numbers.
+struct PlannedMemory {
+  Ledger ledger;
+  std::vector<BytesByKind> live_after;  ///< at the end of each optimizer step
+  std::int64_t pad_allocations = 0;     ///< padded slots allocated: storage and reduce inputs
+  std::int64_t pad_copies = 0;          ///< times padding is written
+};
+
+/// The memory of the rank at `coordinate`.
+///
+///   kind                   bytes (w = bytes per element)
+///   sharded_parameters     sum of shard_elems · w
+///   padding                sum of (padded_elems − shard_elems) · w
+///   unsharded_parameters   gathered_elems · w per bucket, from unshard to reshard; 0 where nothing
+///                          is cut: the shard is the parameter
+///   unsharded_gradients    gathered_elems · w per bucket, from its first backward to its reduction
+///   reduce_buffers         row_elems · w per bucket that is cut, from its reduction to the store
+///   gradients              sum of shard_elems · w, from the store to the end of the step
+///   optimizer_state        state tensors · sum of shard_elems · w, from the first update
+///   activations            inputs, outputs and their gradients that are alive, see below
+///
+/// Activations of a module model, b = local batch, f = features of the module's output: the input
+/// from the first forward step, b·f per module from its forward, the gradient of the output from
+/// the loss; the backward of a module turns the gradient of its output into that of its input (if
+/// anything before it needs one) and then frees its output and the gradient of it. Elementwise
+/// parameters keep their inputs and targets, 2·b·numel, from forward to backward.
+[[nodiscard]] PlannedMemory planned_memory(const Plan& plan, const Coordinate& coordinate);
+
+}  // namespace hpsim
