@@ -4,7 +4,7 @@
 
 #include "scenario/scenario.h"
 #include "trace/reference_run.h"
-#include "trace/run_result.h"
+#include "trace/training_state.h"
 
 namespace hpsim {
 

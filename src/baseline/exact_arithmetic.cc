@@ -1,0 +1,187 @@
+#include "baseline/exact_arithmetic.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cfenv>
+#include <cmath>
+
+#include "base/check.h"
+#include "base/error.h"
+
+namespace hpsim {
+
+/// Not inlined, and `compute` is called through std::function, whose target the compiler then
+/// cannot see: no arithmetic of it can move across the calls that clear and read the flag.
+template <class T>
+[[gnu::noinline]] void ExactArithmetic<T>::piece(const std::string& what,
+                                                 const std::function<void()>& compute) const {
+  std::feclearexcept(FE_INEXACT);
+  compute();
+  if (std::fetestexcept(FE_INEXACT) == 0) return;
+  const std::string_view dtype = name_of(scenario_.numerics.dtype);
+  Diagnostic diagnostic;
+  diagnostic.file = scenario_.file;
+  diagnostic.pointer = "/numerics/mode";
+  diagnostic.message =
+      fmt::format("exact mode, but at step {} {} is not exact in {}", step_, what, dtype);
+  diagnostic.help = fmt::format(
+      "numbers must stay within the {} bits of {}: make data.init, data.input or data.target "
+      "\"max\" smaller, use fewer samples or features, powers of two for lr, weight_decay and "
+      "factors, {}or mode \"derived\"",
+      scenario_.numerics.dtype == DType::Float64 ? 53 : 24, dtype,
+      scenario_.numerics.dtype == DType::Float64 ? "" : "dtype \"float64\", ");
+  throw Error(ErrorKind::InvalidScenario, {diagnostic});
+}
+
+template <class T>
+PlainTensor<T> ExactArithmetic<T>::constant(std::int64_t rows, std::int64_t cols,
+                                            const std::vector<double>& values) const {
+  return {rows, cols, std::vector<T>(values.begin(), values.end())};
+}
+
+template <class T>
+PlainTensor<T> ExactArithmetic<T>::slice(const Tensor& tensor, std::int64_t begin,
+                                         std::int64_t count) const {
+  const auto first = tensor.data.begin() + begin;
+  return {1, count, std::vector<T>(first, first + count)};
+}
+
+template <class T>
+void ExactArithmetic<T>::assign(Tensor& tensor, std::int64_t begin, const Tensor& part) const {
+  std::copy(part.data.begin(), part.data.end(), tensor.data.begin() + begin);
+}
+
+template <class T>
+PlainTensor<T> ExactArithmetic<T>::linear(const Tensor& x, const Tensor& weight,
+                                          const Tensor* bias) const {
+  Tensor y(x.rows, weight.rows);
+  y.map().noalias() = x.map() * weight.map().transpose();
+  if (bias != nullptr) y.map().rowwise() += bias->map().row(0);
+  return y;
+}
+
+template <class T>
+PlainTensor<T> ExactArithmetic<T>::weight_gradient(const Tensor& dy, const Tensor& x) const {
+  Tensor gradient(dy.cols, x.cols);
+  gradient.map().noalias() = dy.map().transpose() * x.map();
+  return gradient;
+}
+
+template <class T>
+PlainTensor<T> ExactArithmetic<T>::bias_gradient(const Tensor& dy) const {
+  Tensor gradient(1, dy.cols);
+  gradient.map() = dy.map().colwise().sum();
+  return gradient;
+}
+
+template <class T>
+PlainTensor<T> ExactArithmetic<T>::input_gradient(const Tensor& dy, const Tensor& weight) const {
+  Tensor dx(dy.rows, weight.cols);
+  dx.map().noalias() = dy.map() * weight.map();
+  return dx;
+}
+
+template <class T>
+PlainTensor<T> ExactArithmetic<T>::activation(const ModuleSpec& spec, const Tensor& x) const {
+  HPSIM_CHECK(spec.type == ModuleType::Relu, "{} is not exact", name_of(spec.type));
+  Tensor y(x.rows, x.cols);
+  y.map() = x.map().cwiseMax(T(0));
+  return y;
+}
+
+template <class T>
+PlainTensor<T> ExactArithmetic<T>::activation_gradient(const ModuleSpec& spec, const Tensor& x,
+                                                       const Tensor& dy) const {
+  HPSIM_CHECK(spec.type == ModuleType::Relu, "{} is not exact", name_of(spec.type));
+  Tensor dx(x.rows, x.cols);
+  dx.map() = (x.map().array() > T(0)).select(dy.map().array(), T(0));
+  return dx;
+}
+
+template <class T>
+PlainTensor<T> ExactArithmetic<T>::difference(const Tensor& a, const Tensor& b) const {
+  Tensor result(a.rows, a.cols);
+  result.map() = a.map() - b.map();
+  return result;
+}
+
+template <class T>
+PlainTensor<T> ExactArithmetic<T>::scaled_columns(const Tensor& x, const Tensor& factors) const {
+  Tensor result(x.rows, x.cols);
+  result.map() = x.map() * factors.map().row(0).asDiagonal();
+  return result;
+}
+
+template <class T>
+PlainTensor<T> ExactArithmetic<T>::column_products(const Tensor& a, const Tensor& b) const {
+  Tensor result(1, a.cols);
+  result.map() = a.map().cwiseProduct(b.map()).colwise().sum();
+  return result;
+}
+
+template <class T>
+PlainTensor<T> ExactArithmetic<T>::scaled(const Tensor& x, double factor) const {
+  Tensor result(x.rows, x.cols);
+  result.map() = static_cast<T>(factor) * x.map();
+  return result;
+}
+
+template <class T>
+void ExactArithmetic<T>::scale_gradient(Tensor& gradient, double scaling_factor,
+                                        double divisor) const {
+  gradient.map() *= static_cast<T>(scaling_factor);
+  gradient.map() *= static_cast<T>(1 / divisor);
+}
+
+template <class T>
+void ExactArithmetic<T>::add_squares(Sum& sum, const Tensor& x) const {
+  sum += x.map().squaredNorm();
+}
+
+template <class T>
+T ExactArithmetic<T>::finish(const Sum& sum, double factor) const {
+  return sum * static_cast<T>(factor);
+}
+
+template <class T>
+void ExactArithmetic<T>::update(const std::string& name, Tensor& parameter,
+                                std::vector<Tensor>& state, const Tensor& gradient) const {
+  const OptimizerSpec& spec = scenario_.training.optimizer;
+  HPSIM_CHECK(spec.kind == OptimizerSpec::Kind::Sgd, "only sgd is exact");
+  const auto weight = parameter.map();
+  RowMatrix<T> direction = gradient.map();
+  piece(fmt::format("the update of \"{}\"", name), [&] {
+    if (spec.weight_decay != 0) direction += static_cast<T>(spec.weight_decay) * weight;
+    if (spec.momentum != 0) {
+      const auto momentum = static_cast<T>(spec.momentum);
+      auto buffer = state[0].map();
+      if (step_ > 0) {
+        buffer = momentum * buffer + direction;
+      } else {
+        buffer = direction;
+      }
+      if (spec.nesterov) {
+        direction += momentum * buffer;
+      } else {
+        direction = buffer;
+      }
+    }
+    parameter.map() -= static_cast<T>(spec.lr) * direction;
+  });
+  for (T& value : parameter.data) {
+    if (spec.round_to) {
+      const double unit = *spec.round_to;
+      value = static_cast<T>(std::nearbyint(static_cast<double>(value) / unit) * unit);
+    }
+    if (spec.clamp) {
+      const auto limit = static_cast<T>(*spec.clamp);
+      value = std::clamp(value, static_cast<T>(-limit), limit);
+    }
+  }
+}
+
+template class ExactArithmetic<float>;
+template class ExactArithmetic<double>;
+
+}  // namespace hpsim

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "baseline/plain_tensor.h"
+#include "model/model_spec.h"
+#include "scenario/scenario.h"
+
+namespace hpsim {
+
+/// Arithmetic of the exact mode, in the scenario's dtype T: every operation must be exact, so that
+/// no order of sums can give another result. The proof is the processor's INEXACT flag.
+template <class T>
+class ExactArithmetic {
+ public:
+  using Tensor = PlainTensor<T>;
+  using Scalar = T;
+  using Sum = T;
+
+  ExactArithmetic(const Scenario& scenario, std::int64_t step) : scenario_(scenario), step_(step) {}
+
+  /// Runs `compute` with the flag cleared before it.
+  /// \throws Error (InvalidScenario) if it was raised: "step 3: the gradient of ... is not exact"
+  void piece(const std::string& what, const std::function<void()>& compute) const;
+
+  [[nodiscard]] Tensor constant(std::int64_t rows, std::int64_t cols,
+                                const std::vector<double>& values) const;
+  [[nodiscard]] Tensor zeros(std::int64_t rows, std::int64_t cols) const { return {rows, cols}; }
+  [[nodiscard]] Tensor slice(const Tensor& tensor, std::int64_t begin, std::int64_t count) const;
+  void assign(Tensor& tensor, std::int64_t begin, const Tensor& part) const;
+
+  // As TrackedArithmetic.
+  [[nodiscard]] Tensor linear(const Tensor& x, const Tensor& weight, const Tensor* bias) const;
+  [[nodiscard]] Tensor weight_gradient(const Tensor& dy, const Tensor& x) const;
+  [[nodiscard]] Tensor bias_gradient(const Tensor& dy) const;
+  [[nodiscard]] Tensor input_gradient(const Tensor& dy, const Tensor& weight) const;
+  /// \pre spec.type is Relu, the only activation that is exact
+  [[nodiscard]] Tensor activation(const ModuleSpec& spec, const Tensor& x) const;
+  [[nodiscard]] Tensor activation_gradient(const ModuleSpec& spec, const Tensor& x,
+                                           const Tensor& dy) const;
+  [[nodiscard]] Tensor difference(const Tensor& a, const Tensor& b) const;
+  [[nodiscard]] Tensor scaled_columns(const Tensor& x, const Tensor& factors) const;
+  [[nodiscard]] Tensor column_products(const Tensor& a, const Tensor& b) const;
+  [[nodiscard]] Tensor scaled(const Tensor& x, double factor) const;
+  void scale_gradient(Tensor& gradient, double scaling_factor, double divisor) const;
+  void add_squares(Sum& sum, const Tensor& x) const;
+  [[nodiscard]] Scalar finish(const Sum& sum, double factor) const;
+  void add(Scalar& total, const Scalar& term) const { total += term; }
+
+  /// One sgd update in place, then rounding and clamping, which are exact mode's way to stay in
+  /// range and lie outside the flag. \pre the optimizer is sgd
+  void update(const std::string& name, Tensor& parameter, std::vector<Tensor>& state,
+              const Tensor& gradient) const;
+
+ private:
+  const Scenario& scenario_;
+  std::int64_t step_;
+};
+
+extern template class ExactArithmetic<float>;
+extern template class ExactArithmetic<double>;
+
+}  // namespace hpsim

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <Eigen/Core>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace hpsim {
+
+template <class T>
+using RowMatrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+template <class T>
+using RowMap = Eigen::Map<RowMatrix<T>>;
+
+template <class T>
+using ConstRowMap = Eigen::Map<const RowMatrix<T>>;
+
+/// A row-major matrix of the baseline: samples by features, or a parameter (a bias or an
+/// elementwise parameter is one row). The storage is a vector so that results can be handed on
+/// without a copy.
+template <class T>
+struct PlainTensor {
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  std::vector<T> data;
+
+  PlainTensor() = default;
+  PlainTensor(std::int64_t num_rows, std::int64_t num_cols)
+      : rows(num_rows), cols(num_cols), data(static_cast<std::size_t>(num_rows * num_cols)) {}
+  PlainTensor(std::int64_t num_rows, std::int64_t num_cols, std::vector<T> values)
+      : rows(num_rows), cols(num_cols), data(std::move(values)) {}
+
+  [[nodiscard]] std::int64_t elems() const { return rows * cols; }
+  [[nodiscard]] RowMap<T> map() { return {data.data(), rows, cols}; }
+  [[nodiscard]] ConstRowMap<T> map() const { return {data.data(), rows, cols}; }
+};
+
+}  // namespace hpsim

@@ -1,0 +1,116 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "baseline/plain_tensor.h"
+#include "model/model_spec.h"
+
+namespace hpsim {
+
+/// Float64 values, and for each the variance of the rounding error that the same computation in the
+/// run's dtype may carry. No variance at all: the values are exact in that dtype.
+struct TrackedTensor {
+  PlainTensor<double> value;
+  std::vector<double> variance;  ///< like value.data, or empty
+
+  [[nodiscard]] bool is_exact() const { return variance.empty(); }
+  [[nodiscard]] RowMap<double> variance_map() { return {variance.data(), value.rows, value.cols}; }
+  [[nodiscard]] ConstRowMap<double> variance_map() const {
+    return {variance.data(), value.rows, value.cols};
+  }
+};
+
+struct TrackedScalar {
+  double value = 0;
+  double variance = 0;
+};
+
+/// A sum of squares while it grows.
+struct TrackedSum {
+  double sum = 0;
+  double sum_of_squares = 0;  ///< of its terms
+  double inherited = 0;       ///< variance, or standard deviation where samples share errors
+  double count = 0;
+};
+
+/// What the dtype of a run does to numbers.
+struct Rounding {
+  double unit_roundoff = 0;
+  double confidence = 0;  ///< k: errors are within k standard deviations
+  /// Whether errors may be common to all samples, as those of parameters are: then what samples
+  /// inherit adds up as standard deviations, not as variances.
+  bool is_shared = false;
+
+  /// Variance of one rounding of a result of size 1, uniform in ±u: the run's, and the baseline's
+  /// own, which counts where the run is in float64 too.
+  [[nodiscard]] double variance() const {
+    return (unit_roundoff * unit_roundoff + 0x1p-53 * 0x1p-53) / 3;
+  }
+  /// Variance of a sum of two errors.
+  [[nodiscard]] double join(double a, double b) const;
+};
+
+/// Arithmetic of the derived mode. Every operation carries the variance on (semantics 4.2):
+///   a sum of n terms t   inherits sum (dy/dx)² Var(x), adds u² n / 3 (sum t² + y²)
+///   a function           inherits f'² Var(x), adds u² y² / 3 per elementary operation
+///   relu within k sigma of its kink: the gradient may be passed on or not, both count
+/// The rule of sums holds for every order, also for sums of partial sums of ranks.
+class TrackedArithmetic {
+ public:
+  using Tensor = TrackedTensor;
+  using Scalar = TrackedScalar;
+  using Sum = TrackedSum;
+
+  explicit TrackedArithmetic(const Rounding& rounding) : rounding_(rounding) {}
+
+  /// The exact mode's unit of refusal; here it only computes.
+  void piece(const std::string& /*what*/, const std::function<void()>& compute) { compute(); }
+
+  [[nodiscard]] Tensor constant(std::int64_t rows, std::int64_t cols, std::vector<double> values);
+  [[nodiscard]] Tensor zeros(std::int64_t rows, std::int64_t cols);
+  /// Elements [begin, begin + count) as one row, and back.
+  [[nodiscard]] Tensor slice(const Tensor& tensor, std::int64_t begin, std::int64_t count);
+  void assign(Tensor& tensor, std::int64_t begin, const Tensor& part);
+
+  /// x Wᵀ + b; `bias` may be null.
+  [[nodiscard]] Tensor linear(const Tensor& x, const Tensor& weight, const Tensor* bias);
+  [[nodiscard]] Tensor weight_gradient(const Tensor& dy, const Tensor& x);  ///< dyᵀ x
+  [[nodiscard]] Tensor bias_gradient(const Tensor& dy);                     ///< sum over samples
+  [[nodiscard]] Tensor input_gradient(const Tensor& dy, const Tensor& weight);  ///< dy W
+  [[nodiscard]] Tensor activation(const ModuleSpec& spec, const Tensor& x);
+  [[nodiscard]] Tensor activation_gradient(const ModuleSpec& spec, const Tensor& x,
+                                           const Tensor& dy);
+
+  [[nodiscard]] Tensor difference(const Tensor& a, const Tensor& b);
+  /// Each row of x times the one row `factors`.
+  [[nodiscard]] Tensor scaled_columns(const Tensor& x, const Tensor& factors);
+  /// Per column the sum over samples of a b: one row.
+  [[nodiscard]] Tensor column_products(const Tensor& a, const Tensor& b);
+  [[nodiscard]] Tensor scaled(const Tensor& x, double factor);
+  /// G out of a sum over all samples: times k, times 1 / F.
+  void scale_gradient(Tensor& gradient, double scaling_factor, double divisor);
+
+  void add_squares(Sum& sum, const Tensor& x);
+  /// The sum times `factor`.
+  [[nodiscard]] Scalar finish(const Sum& sum, double factor);
+  void add(Scalar& total, const Scalar& term);
+
+ private:
+  [[nodiscard]] RowMap<double> scratch(std::size_t slot, std::int64_t rows, std::int64_t cols);
+  template <class Multiply>
+  [[nodiscard]] Tensor product(const Tensor& a, const Tensor& b, Tensor result, double num_terms,
+                               const Multiply& multiply);
+  template <class Multiply>
+  void inherit_shared(const Tensor& a, const Tensor& b, Tensor& result, const Multiply& multiply);
+  /// Adds `units` times u² y² / 3 to every variance.
+  void add_rounding(Tensor& result, double units);
+
+  Rounding rounding_;
+  std::array<std::vector<double>, 3> scratch_;  ///< kept between products: fresh pages are slow
+};
+
+}  // namespace hpsim

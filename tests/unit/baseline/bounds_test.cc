@@ -1,0 +1,255 @@
+// Bounds against naive trainings in the run's dtype: every error lies within them, they say
+// something, and small faults pass them.
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "baseline/eigen_baseline.h"
+#include "naive_training.h"
+#include "support/catch.h"
+#include "support/scenarios.h"
+
+namespace hpsim {
+namespace {
+
+using test::activation;
+using test::Fault;
+using test::linear;
+using test::NaiveStep;
+using test::NaiveTraining;
+
+enum Kind { kLoss, kGradient, kParameter, kState, kNorm, kFreeLoss, kFreeNorm, kNumKinds };
+constexpr std::array<const char*, kNumKinds> kNames = {"loss", "gradient",  "parameter", "state",
+                                                       "norm", "free loss", "free norm"};
+
+/// Largest err / bound per kind.
+using Worst = std::array<double, kNumKinds>;
+
+double ratio_of(double got, double expected, double spread, double unit) {
+  const double error = std::abs(got - expected);
+  return error == 0 ? 0 : error / (spread + 4 * unit * std::abs(expected));
+}
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+  return values[values.size() / 2];
+}
+
+struct Judge {
+  double unit = 0;
+  Worst worst{};
+  double vacuity = 0;  ///< largest median bound over median |expected| of a judged tensor
+
+  void scalar(Kind kind, double got, const ReferenceScalar& expected) {
+    worst[kind] = std::max(worst[kind], ratio_of(got, expected.value, expected.spread, unit));
+  }
+  void tensor(Kind kind, const std::vector<double>& got, const ReferenceTensor& expected) {
+    REQUIRE(got.size() == expected.value.size());
+    REQUIRE(got.size() == expected.spread.size());
+    std::vector<double> bounds;
+    std::vector<double> sizes;
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      worst[kind] =
+          std::max(worst[kind], ratio_of(got[i], expected.value[i], expected.spread[i], unit));
+      bounds.push_back(expected.spread[i] + 4 * unit * std::abs(expected.value[i]));
+      sizes.push_back(std::abs(expected.value[i]));
+    }
+    if (median(sizes) > 0) vacuity = std::max(vacuity, median(bounds) / median(sizes));
+  }
+};
+
+/// Trains naively, lets the baseline judge every step, and returns the largest ratios.
+template <class T>
+Judge judge_training(const Scenario& scenario, std::uint32_t seed, Fault fault = Fault::None) {
+  NaiveTraining<T> naive(scenario, seed, fault);
+  std::vector<TrainingState> held;
+  std::vector<NaiveStep> steps;
+  for (std::int64_t t = 0; t < scenario.training.steps; ++t) {
+    held.push_back(naive.state());
+    steps.push_back(naive.step());
+  }
+  const ReferenceRun reference = run_baseline(scenario, held);
+  Judge judge{unit_roundoff(scenario.numerics.dtype)};
+  for (std::size_t t = 0; t < steps.size(); ++t) {
+    const ReferenceStep& expected = reference.steps[t];
+    judge.scalar(kLoss, steps[t].loss, expected.loss);
+    judge.scalar(kNorm, steps[t].grad_norm, expected.grad_norm);
+    judge.scalar(kFreeLoss, steps[t].loss, reference.losses[t]);
+    judge.scalar(kFreeNorm, steps[t].grad_norm, reference.grad_norms[t]);
+    for (std::size_t p = 0; p < scenario.parameters.size(); ++p) {
+      judge.tensor(kGradient, steps[t].gradients[p], expected.gradients[p]);
+      judge.tensor(kParameter, steps[t].after.parameters[p], expected.parameters[p]);
+      for (std::size_t s = 0; s < expected.state.size(); ++s) {
+        judge.tensor(kState, steps[t].after.state[s][p], expected.state[s][p]);
+      }
+    }
+  }
+  return judge;
+}
+
+OptimizerSpec optimizer(OptimizerSpec::Kind kind, double lr, double weight_decay = 0,
+                        double momentum = 0, bool nesterov = false) {
+  OptimizerSpec spec;
+  spec.kind = kind;
+  spec.lr = lr;
+  spec.weight_decay = weight_decay;
+  spec.momentum = momentum;
+  spec.nesterov = nesterov;
+  return spec;
+}
+
+const std::vector<OptimizerSpec>& optimizers() {
+  using OptimizerKind = OptimizerSpec::Kind;
+  static const std::vector<OptimizerSpec> specs = {
+      optimizer(OptimizerKind::Sgd, 0.1), optimizer(OptimizerKind::Sgd, 0.1, 0.01, 0.9),
+      optimizer(OptimizerKind::Sgd, 0.05, 0.01, 0.9, true),
+      optimizer(OptimizerKind::Adam, 1e-3, 0.01), optimizer(OptimizerKind::AdamW, 1e-2, 0.1)};
+  return specs;
+}
+
+std::vector<Scenario> scenarios() {
+  std::vector<Scenario> all;
+  all.push_back(test::fsdp_scenario(test::elementwise_model({{"a", {5, 3}}, {"b", {40}}}), 3));
+  all.push_back(test::fsdp_scenario(test::elementwise_model({{"w", {7, 8}}}), 4));
+  all.back().training.global_batch = 64;
+  const auto chain = [](ModuleType type, bool approximation = false) {
+    return test::modules_model({linear("l0", 8, 17), activation("a0", type, approximation),
+                                linear("l1", 17, 12), activation("a1", type, approximation),
+                                linear("l2", 12, 6, false)});
+  };
+  all.push_back(test::fsdp_scenario(chain(ModuleType::Relu), 4));
+  all.push_back(test::fsdp_scenario(chain(ModuleType::Tanh), 2));
+  all.push_back(test::hsdp_scenario(chain(ModuleType::Silu), 2, 3));
+  all.push_back(test::fsdp_scenario(chain(ModuleType::Gelu), 4));
+  all.push_back(test::fsdp_scenario(chain(ModuleType::Gelu, true), 4));
+  all.push_back(test::fsdp_scenario(test::modules_model({linear("only", 64, 5)}), 4));
+  all.back().training.global_batch = 32;
+  all.push_back(
+      test::fsdp_scenario(test::modules_model({linear("l0", 32, 32), linear("l1", 32, 32, false),
+                                               linear("l2", 32, 32), linear("l3", 32, 32)}),
+                          4));
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    all[i].training.steps = 4;
+    all[i].data.seed = i;
+    if (i % 3 == 1) all[i].training.loss_normalization = LossNormalization::Sum;
+    if (i % 3 == 1) all[i].training.optimizer.lr = 0.01;
+    if (i % 4 == 2) all[i].fully_shard.gradient_scaling_factor = 3;
+    if (i % 4 == 3) all[i].fully_shard.gradient_divide_factor = 7;
+  }
+  return all;
+}
+
+template <class T>
+Worst judge_all(std::vector<Scenario> all, std::uint32_t num_seeds) {
+  Worst worst{};
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    for (const OptimizerSpec& spec : optimizers()) {
+      for (std::uint32_t seed = 0; seed < num_seeds; ++seed) {
+        Scenario& scenario = all[i];
+        scenario.training.optimizer = spec;
+        if (scenario.training.loss_normalization == LossNormalization::Sum) {
+          scenario.training.optimizer.lr *= 0.01;
+        }
+        const Judge judge = judge_training<T>(scenario, seed);
+        for (int kind = 0; kind < kNumKinds; ++kind) {
+          INFO("scenario " << i << " optimizer " << static_cast<int>(spec.kind) << " momentum "
+                           << spec.momentum << " seed " << seed << " " << kNames[kind]);
+          CHECK(judge.worst[kind] <= 1);
+          worst[kind] = std::max(worst[kind], judge.worst[kind]);
+        }
+        INFO("scenario " << i << " seed " << seed);
+        CHECK(judge.vacuity <= 0.125);
+      }
+    }
+  }
+  return worst;
+}
+
+TEST_CASE("errors of naive float32 trainings lie within the bounds, and near them") {
+  const Worst worst = judge_all<float>(scenarios(), 8);
+  for (int kind = 0; kind < kNumKinds; ++kind) {
+    INFO(kNames[kind]);
+    UNSCOPED_INFO("worst err / bound " << worst[kind]);
+    CHECK(worst[kind] >= 0.01);
+    CHECK(worst[kind] <= 0.5);
+  }
+}
+
+TEST_CASE("errors of naive float64 trainings lie within the bounds") {
+  std::vector<Scenario> all = scenarios();
+  for (Scenario& scenario : all)
+    scenario.numerics.dtype = DType::Float64;
+  const Worst worst = judge_all<double>(all, 2);
+  for (const double ratio : worst)
+    CHECK(ratio >= 0.01);
+}
+
+TEST_CASE("a free training stays within its bounds for many steps") {
+  Scenario scenario = test::fsdp_scenario(test::elementwise_model({{"w", {7, 8}}}), 4);
+  scenario.training.global_batch = 256;  // errors of a weight are common to all samples
+  scenario.training.steps = 40;
+  for (const OptimizerSpec& spec : optimizers()) {
+    scenario.training.optimizer = spec;
+    scenario.training.optimizer.lr *= 10;
+    const Judge judge = judge_training<float>(scenario, 1);
+    CHECK(judge.worst[kFreeLoss] <= 1);
+    CHECK(judge.worst[kFreeNorm] <= 1);
+  }
+}
+
+TEST_CASE("a relu at its kink may go either way") {
+  // Multiples of 0.1 are not numbers of the dtype, and their sums often cancel to rounding errors.
+  double largest = 0;
+  Scenario scenario = test::fsdp_scenario(
+      test::modules_model({linear("l0", 6, 12, false), activation("a0", ModuleType::Relu),
+                           linear("l1", 12, 12, false), activation("a1", ModuleType::Relu),
+                           linear("l2", 12, 4, false)}),
+      4);
+  for (FillSpec* fill : {&scenario.data.init, &scenario.data.input}) {
+    *fill = FillSpec{FillSpec::Kind::Integer, 1, 1, 0.1};
+  }
+  for (std::uint32_t seed = 0; seed < 400; ++seed) {
+    scenario.data.seed = seed / 4;
+    NaiveTraining<float> naive(scenario, seed);
+    const NaiveStep got = naive.step();
+    const ReferenceRun reference = run_baseline(scenario);
+    for (std::size_t p = 0; p < scenario.parameters.size(); ++p) {
+      const ReferenceTensor& expected = reference.steps[0].gradients[p];
+      double size = 0;
+      for (const double value : expected.value)
+        size = std::max(size, std::abs(value));
+      for (std::size_t i = 0; i < expected.value.size(); ++i) {
+        CHECK(ratio_of(got.gradients[p][i], expected.value[i], expected.spread[i], 0x1p-24) <= 1);
+        if (size > 0) {
+          largest = std::max(largest, std::abs(got.gradients[p][i] - expected.value[i]) / size);
+        }
+      }
+    }
+  }
+  // Branches did differ: without them errors are millionths.
+  CHECK(largest > 1e-2);
+}
+
+TEST_CASE("small faults pass the bounds") {
+  const std::vector<Scenario> all = scenarios();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    for (const OptimizerSpec& spec : optimizers()) {
+      INFO("scenario " << i);
+      Scenario scenario = all[i];
+      scenario.training.optimizer = spec;
+      scenario.training.steps = 1;
+      CHECK(judge_training<float>(scenario, 1).worst[kGradient] <= 1);
+      CHECK(judge_training<float>(scenario, 1, Fault::Doubled).worst[kGradient] > 1);
+      CHECK(judge_training<float>(scenario, 1, Fault::Doubled).worst[kNorm] > 1);
+      CHECK(judge_training<float>(scenario, 1, Fault::MissingSample).worst[kGradient] > 1);
+      CHECK(judge_training<float>(scenario, 1, Fault::OneTerm).worst[kGradient] > 1);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hpsim
