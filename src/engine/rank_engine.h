@@ -31,15 +31,14 @@ class RankEngine {
  public:
   virtual ~RankEngine() = default;
 
-  /// Draws the initial shards and records them.
-  virtual void initialize() = 0;
   /// Does what step `plan_step` does before its collective, and returns that if it has one.
   [[nodiscard]] virtual std::optional<CollectiveCall> begin(std::int64_t plan_step) = 0;
   /// Does what remains of it. \pre begin(plan_step) was called, its collective carried out
   virtual void finish(std::int64_t plan_step) = 0;
 };
 
-/// `result` must outlive the engine, which writes only what belongs to `rank`.
+/// An engine that has drawn and recorded the initial shards. `result` must outlive the engine,
+/// which writes only what belongs to `rank`.
 [[nodiscard]] std::unique_ptr<RankEngine> make_rank_engine(const VerifiedPlan& plan, Rank rank,
                                                            RunResult& result);
 

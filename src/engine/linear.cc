@@ -1,0 +1,74 @@
+#include "engine/linear.h"
+
+#include <Eigen/Core>
+
+namespace hpsim {
+namespace {
+
+template <class T>
+using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+template <class T>
+Eigen::Map<Matrix<T>> as_matrix(T* data, std::int64_t rows, std::int64_t cols) {
+  return Eigen::Map<Matrix<T>>(data, rows, cols);
+}
+
+template <class T>
+Eigen::Map<const Matrix<T>> as_matrix(const T* data, std::int64_t rows, std::int64_t cols) {
+  return Eigen::Map<const Matrix<T>>(data, rows, cols);
+}
+
+}  // namespace
+
+template <class T>
+void linear_forward(const T* x, std::int64_t batch, const RowBlocks<T>& weight,
+                    const RowBlocks<T>& bias, T* y) {
+  const auto x_map = as_matrix(x, batch, weight.row_elems);
+  auto y_map = as_matrix(y, batch, weight.rows);
+  weight.each_block([&](const T* block, std::int64_t first, std::int64_t rows) {
+    const auto w = as_matrix(block, rows, weight.row_elems);
+    y_map.middleCols(first, rows).noalias() = x_map * w.transpose();
+  });
+  if (bias.data == nullptr) return;
+  bias.each_block([&](const T* block, std::int64_t first, std::int64_t rows) {
+    y_map.middleCols(first, rows).rowwise() += as_matrix(block, 1, rows).row(0);
+  });
+}
+
+template <class T>
+void linear_input_gradient(const T* dy, std::int64_t batch, const RowBlocks<T>& weight, T* dx) {
+  const auto dy_map = as_matrix(dy, batch, weight.rows);
+  auto dx_map = as_matrix(dx, batch, weight.row_elems);
+  dx_map.setZero();
+  weight.each_block([&](const T* block, std::int64_t first, std::int64_t rows) {
+    dx_map.noalias() += dy_map.middleCols(first, rows) * as_matrix(block, rows, weight.row_elems);
+  });
+}
+
+template <class T>
+void linear_parameter_gradients(const T* x, const T* dy, std::int64_t batch,
+                                const RowBlocks<T>& weight_gradient,
+                                const RowBlocks<T>& bias_gradient) {
+  const std::int64_t in = weight_gradient.row_elems;
+  const auto x_map = as_matrix(x, batch, in);
+  const auto dy_map = as_matrix(dy, batch, weight_gradient.rows);
+  weight_gradient.each_block([&](T* block, std::int64_t first, std::int64_t rows) {
+    as_matrix(block, rows, in).noalias() = dy_map.middleCols(first, rows).transpose() * x_map;
+  });
+  if (bias_gradient.data == nullptr) return;
+  bias_gradient.each_block([&](T* block, std::int64_t first, std::int64_t rows) {
+    as_matrix(block, 1, rows).row(0) = dy_map.middleCols(first, rows).colwise().sum();
+  });
+}
+
+#define HPSIM_INSTANTIATE(T)                                                               \
+  template void linear_forward<T>(const T*, std::int64_t, const RowBlocks<T>&,             \
+                                  const RowBlocks<T>&, T*);                                \
+  template void linear_input_gradient<T>(const T*, std::int64_t, const RowBlocks<T>&, T*); \
+  template void linear_parameter_gradients<T>(const T*, const T*, std::int64_t,            \
+                                              const RowBlocks<T>&, const RowBlocks<T>&);
+HPSIM_INSTANTIATE(float)
+HPSIM_INSTANTIATE(double)
+#undef HPSIM_INSTANTIATE
+
+}  // namespace hpsim
