@@ -1,0 +1,97 @@
+#include "exec/gloo/control_block.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "base/check.h"
+#include "exec/shared_memory.h"
+
+namespace hpsim {
+
+namespace {
+
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+static_assert(sizeof(RankStatus) % sizeof(std::uint64_t) == 0);
+
+constexpr std::int64_t kLine = 64;  // bytes; keeps what different processes write apart
+
+constexpr std::int64_t round_up(std::int64_t size) {
+  return (size + kLine - 1) / kLine * kLine;
+}
+
+// Gloo publishes one address of 136 bytes per peer, and a few short keys.
+std::int64_t store_capacity(std::int64_t num_ranks) {
+  return round_up(4096 + 256 * num_ranks);
+}
+
+}  // namespace
+
+void RankSlot::write(const RankStatus& status) {
+  std::array<std::uint64_t, kWords> words;
+  std::memcpy(words.data(), &status, sizeof(status));
+  const std::uint64_t version = version_.load(std::memory_order_relaxed);
+  version_.store(version + 1, std::memory_order_seq_cst);
+  for (std::size_t i = 0; i < kWords; ++i)
+    words_[i].store(words[i], std::memory_order_seq_cst);
+  version_.store(version + 2, std::memory_order_seq_cst);
+}
+
+RankStatus RankSlot::read() const {
+  constexpr int kTries = 1000;
+  std::array<std::uint64_t, kWords> words;
+  for (int i = 0; i < kTries; ++i) {
+    const std::uint64_t before = version_.load(std::memory_order_seq_cst);
+    for (std::size_t k = 0; k < kWords; ++k)
+      words[k] = words_[k].load(std::memory_order_seq_cst);
+    if (before % 2 == 0 && before == version_.load(std::memory_order_seq_cst)) break;
+  }
+  RankStatus status;
+  std::memcpy(static_cast<void*>(&status), words.data(), sizeof(status));
+  return status;
+}
+
+void RankSlot::write_text(std::string_view text) {
+  const std::size_t kept = std::min(text.size(), text_.size() - 1);
+  std::memcpy(text_.data(), text.data(), kept);
+  text_[kept] = '\0';
+}
+
+std::string RankSlot::text() const {
+  return text_.data();
+}
+
+ControlBlock::ControlBlock(std::int64_t num_ranks) : num_ranks_(num_ranks) {
+  const std::int64_t slots = 2 * kLine;
+  const std::int64_t slot_bytes = round_up(static_cast<std::int64_t>(sizeof(RankSlot)));
+  static_assert(sizeof(RankSlot) % alignof(RankSlot) == 0);
+  const std::int64_t stores = slots + slot_bytes * num_ranks;
+  const std::int64_t data =
+      stores + round_up(static_cast<std::int64_t>(sizeof(StoreArea)) * num_ranks);
+  const std::int64_t capacity = store_capacity(num_ranks);
+
+  memory_ = map_shared(data + capacity * num_ranks);
+  std::byte* const base = memory_.get();
+  store_version_ = new (base) std::atomic<std::uint32_t>(0);
+  met_ = new (base + kLine) std::atomic<std::uint32_t>(0);
+  slots_ = reinterpret_cast<RankSlot*>(base + slots);
+  stores_ = reinterpret_cast<StoreArea*>(base + stores);
+  for (std::int64_t i = 0; i < num_ranks; ++i) {
+    new (slots_ + i) RankSlot;
+    StoreArea* const area = new (stores_ + i) StoreArea;
+    area->data = base + data + i * capacity;
+    area->capacity = capacity;
+  }
+}
+
+RankSlot& ControlBlock::slot(Rank rank) const {
+  HPSIM_CHECK(0 <= rank.value && rank.value < num_ranks_, "rank {} of {}", rank.value, num_ranks_);
+  return slots_[rank.value];
+}
+
+StoreArea& ControlBlock::store(Rank rank) const {
+  HPSIM_CHECK(0 <= rank.value && rank.value < num_ranks_, "rank {} of {}", rank.value, num_ranks_);
+  return stores_[rank.value];
+}
+
+}  // namespace hpsim

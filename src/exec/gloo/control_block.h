@@ -1,0 +1,101 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/ids.h"
+
+namespace hpsim {
+
+/// Where a rank is, in the order in which it gets there. All but Computing may wait for others.
+enum class RankState : std::int64_t {
+  Starting,       ///< forked, nothing done yet
+  Connecting,     ///< to all other ranks
+  Computing,      ///< in a step of the plan, without need of others
+  Communicating,  ///< in the collective of a step
+  Meeting,        ///< all steps done; waits until all ranks are
+  Failed,         ///< about to exit; its text says why
+};
+
+/// Why a rank failed: through a fault of its own, or because it lost another.
+enum class FailureKind : std::int64_t { None, Own, Transport };
+
+/// What a rank says about itself; one consistent moment.
+struct RankStatus {
+  RankState state = RankState::Starting;
+  FailureKind failure = FailureKind::None;
+  RankState failed_in = RankState::Starting;  ///< state before Failed
+  std::int64_t plan_step = -1;                ///< the step it is in; -1 before the first
+  std::uint64_t group = 0;                    ///< that it communicates in last or now
+  std::int64_t sequence = -1;                 ///< of that collective within the group
+  std::uint64_t tag = 0;                      ///< of that collective
+  std::int64_t elems_in = 0;                  ///< of that collective
+  std::int64_t elems_out = 0;                 ///< of that collective
+  std::int64_t since_ns = 0;                  ///< when it entered this state
+};
+
+/// One rank's words to its parent: one process writes, others read, nobody waits, and a writer
+/// killed half-way harms no reader.
+class RankSlot {
+ public:
+  void write(const RankStatus& status);
+  /// The last status written in full; the last words heard of a writer that died while writing.
+  [[nodiscard]] RankStatus read() const;
+
+  /// Text of the failure; written before the status that says Failed.
+  void write_text(std::string_view text);
+  [[nodiscard]] std::string text() const;
+
+  std::atomic<std::int64_t> waiting_for{-1};  ///< rank whose data it waits for now; -1 if none
+  std::atomic<std::int64_t> progress{0};      ///< optimizer step it is in
+  std::atomic<std::int64_t> connected_ns{0};  ///< when it was connected to all; 0 before
+  std::atomic<std::int64_t> steps_begin_ns{0};
+  std::atomic<std::int64_t> steps_end_ns{0};
+
+ private:
+  static constexpr std::size_t kWords = sizeof(RankStatus) / sizeof(std::uint64_t);
+  std::atomic<std::uint64_t> version_{0};  ///< odd while the words change
+  std::array<std::atomic<std::uint64_t>, kWords> words_{};
+  std::array<char, 1024> text_{};
+};
+
+/// Bytes that one rank publishes to the others, each written once: see SharedStore.
+struct StoreArea {
+  std::atomic<std::uint64_t> used{0};  ///< bytes of `data` that are complete
+  std::byte* data = nullptr;
+  std::int64_t capacity = 0;
+};
+
+/// The memory that ranks and their parent share while a run lasts. Make it before forking.
+class ControlBlock {
+ public:
+  /// \throws Error (Environment)
+  explicit ControlBlock(std::int64_t num_ranks);
+
+  [[nodiscard]] std::int64_t num_ranks() const { return num_ranks_; }
+  [[nodiscard]] RankSlot& slot(Rank rank) const;
+  [[nodiscard]] StoreArea& store(Rank rank) const;
+
+  /// Counts what ranks have published; a futex.
+  [[nodiscard]] std::atomic<std::uint32_t>& store_version() const { return *store_version_; }
+  /// Counts the ranks that met at the end; a futex.
+  [[nodiscard]] std::atomic<std::uint32_t>& met() const { return *met_; }
+  [[nodiscard]] bool all_met() const {
+    return met_->load(std::memory_order_acquire) == static_cast<std::uint32_t>(num_ranks_);
+  }
+
+ private:
+  std::int64_t num_ranks_;
+  std::shared_ptr<std::byte> memory_;
+  std::atomic<std::uint32_t>* store_version_ = nullptr;
+  std::atomic<std::uint32_t>* met_ = nullptr;
+  RankSlot* slots_ = nullptr;
+  StoreArea* stores_ = nullptr;
+};
+
+}  // namespace hpsim

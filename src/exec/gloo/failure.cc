@@ -1,0 +1,276 @@
+#include "exec/gloo/failure.h"
+
+#include <fmt/format.h>
+#include <string.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "base/units.h"
+
+namespace hpsim {
+
+namespace {
+
+/// "rank 2", "ranks 0, 1, 3"
+std::string list_ranks(const std::vector<Rank>& ranks) {
+  std::vector<std::int64_t> values;
+  for (const Rank rank : ranks)
+    values.push_back(rank.value);
+  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(values, ", "));
+}
+
+std::string signal_name(int signal) {
+  const char* const name = sigabbrev_np(signal);
+  return name == nullptr ? fmt::format("signal {}", signal) : fmt::format("SIG{}", name);
+}
+
+/// The judge: all functions see the same ranks.
+class Judge {
+ public:
+  Judge(const std::vector<RankView>& ranks, const DescribeStep& describe, double timeout_s,
+        std::int64_t now_ns)
+      : ranks_(ranks), describe_(describe), timeout_s_(timeout_s), now_ns_(now_ns) {}
+
+  [[nodiscard]] std::optional<Failure> different_tags() const;
+  [[nodiscard]] std::optional<Failure> own_fault() const;
+  [[nodiscard]] std::optional<Failure> ended_early() const;
+  [[nodiscard]] std::optional<Failure> waited_too_long() const;
+  [[nodiscard]] std::optional<Failure> lost() const;
+
+ private:
+  [[nodiscard]] const RankView& view(Rank rank) const {
+    return ranks_[static_cast<std::size_t>(rank.value)];
+  }
+  [[nodiscard]] std::optional<Rank> first(const std::function<bool(const RankView&)>& holds) const;
+  [[nodiscard]] static RankState activity(const RankView& rank) {
+    return rank.status.state == RankState::Failed ? rank.status.failed_in : rank.status.state;
+  }
+  [[nodiscard]] static bool cannot_go_on(const RankView& rank) {
+    return rank.process.kind != ProcessState::Kind::Running;
+  }
+  [[nodiscard]] double seconds_in_state(const RankView& rank) const {
+    return static_cast<double>(now_ns_ - rank.status.since_ns) * 1e-9;
+  }
+  [[nodiscard]] std::string doing(const RankView& rank) const;
+  [[nodiscard]] std::string entered(Rank rank) const;
+  [[nodiscard]] std::optional<Rank> awaited_by(Rank rank) const;
+  [[nodiscard]] Rank end_of_chain(Rank rank) const;
+  [[nodiscard]] Rank most_awaited(const std::vector<Rank>& circle) const;
+  [[nodiscard]] std::vector<Rank> waiting_for(Rank root) const;
+  [[nodiscard]] Failure make_failure(Rank root, std::string message) const;
+  [[nodiscard]] std::string what_happened(Rank root) const;
+
+  const std::vector<RankView>& ranks_;
+  const DescribeStep& describe_;
+  double timeout_s_;
+  std::int64_t now_ns_;
+};
+
+std::optional<Rank> Judge::first(const std::function<bool(const RankView&)>& holds) const {
+  const auto found = std::find_if(ranks_.begin(), ranks_.end(), holds);
+  if (found == ranks_.end()) return std::nullopt;
+  return Rank{found - ranks_.begin()};
+}
+
+std::string Judge::doing(const RankView& rank) const {
+  switch (activity(rank)) {
+    case RankState::Starting:
+      return "starting";
+    case RankState::Connecting:
+      return "connecting to the other ranks";
+    case RankState::Computing:
+      return rank.status.plan_step < 0 ? "drawing the initial parameters"
+                                       : "at work on " + describe_(rank.status.plan_step);
+    case RankState::Communicating:
+      return "in " + describe_(rank.status.plan_step);
+    case RankState::Meeting:
+    case RankState::Failed:
+      break;
+  }
+  return "done with all steps";
+}
+
+std::string Judge::entered(Rank rank) const {
+  const RankStatus& status = view(rank).status;
+  return fmt::format("rank {} entered {} with {} -> {} elements", rank.value,
+                     describe_(status.plan_step), status.elems_in, status.elems_out);
+}
+
+std::optional<Rank> Judge::awaited_by(Rank rank) const {
+  const RankView& waiter = view(rank);
+  switch (activity(waiter)) {
+    case RankState::Communicating:
+      if (waiter.waiting_for < 0) return std::nullopt;
+      return Rank{waiter.waiting_for};
+    case RankState::Connecting:
+    case RankState::Meeting: {
+      // Any rank that is not as far; best one that cannot get there.
+      const auto behind = [&](const RankView& other) { return activity(other) < activity(waiter); };
+      const auto stuck =
+          first([&](const RankView& other) { return behind(other) && cannot_go_on(other); });
+      return stuck ? stuck : first(behind);
+    }
+    default:
+      return std::nullopt;
+  }
+}
+
+Rank Judge::end_of_chain(Rank rank) const {
+  std::vector<Rank> chain;
+  for (;;) {
+    if (cannot_go_on(view(rank)) && view(rank).status.failure != FailureKind::Transport) {
+      return rank;
+    }
+    const auto seen = std::find(chain.begin(), chain.end(), rank);
+    if (seen != chain.end()) return most_awaited({seen, chain.end()});
+    chain.push_back(rank);
+    const std::optional<Rank> next = awaited_by(rank);
+    if (!next) return rank;
+    rank = *next;
+  }
+}
+
+Rank Judge::most_awaited(const std::vector<Rank>& circle) const {
+  return *std::max_element(circle.begin(), circle.end(), [&](Rank a, Rank b) {
+    return waiting_for(a).size() < waiting_for(b).size();
+  });
+}
+
+std::vector<Rank> Judge::waiting_for(Rank root) const {
+  std::vector<Rank> waiting;
+  for (std::int64_t i = 0; i < static_cast<std::int64_t>(ranks_.size()); ++i) {
+    if (Rank{i} != root && awaited_by(Rank{i}) == root) waiting.push_back(Rank{i});
+  }
+  return waiting;
+}
+
+Failure Judge::make_failure(Rank root, std::string message) const {
+  const std::vector<Rank> waiting = waiting_for(root);
+  if (!waiting.empty()) message += fmt::format("; {} waited for it", list_ranks(waiting));
+
+  std::map<std::string, std::vector<Rank>> others;
+  for (std::int64_t i = 0; i < static_cast<std::int64_t>(ranks_.size()); ++i) {
+    if (Rank{i} != root) others[doing(view(Rank{i}))].push_back(Rank{i});
+  }
+  std::vector<std::pair<Rank, std::string>> lines;
+  for (const auto& [activity, members] : others) {
+    lines.emplace_back(members.front(),
+                       fmt::format("{} {} {}", list_ranks(members),
+                                   members.size() == 1 ? "was" : "were", activity));
+  }
+  std::sort(lines.begin(), lines.end());
+  std::string help;
+  for (const auto& [rank, line] : lines)
+    help += (help.empty() ? "" : "; ") + line;
+  return {root, std::move(message), std::move(help)};
+}
+
+std::optional<Failure> Judge::different_tags() const {
+  std::map<std::pair<std::uint64_t, std::int64_t>, std::vector<Rank>> entered_together;
+  for (std::int64_t i = 0; i < static_cast<std::int64_t>(ranks_.size()); ++i) {
+    const RankStatus& status = view(Rank{i}).status;
+    if (status.sequence >= 0) {
+      entered_together[{status.group, status.sequence}].push_back(Rank{i});
+    }
+  }
+  for (const auto& [collective, members] : entered_together) {
+    std::map<std::uint64_t, std::vector<Rank>> by_tag;
+    for (const Rank rank : members)
+      by_tag[view(rank).status.tag].push_back(rank);
+    if (by_tag.size() < 2) continue;
+    // The fewest are taken for wrong; of equals, the later ones.
+    std::vector<std::vector<Rank>> camps;
+    for (const auto& [tag, camp] : by_tag)
+      camps.push_back(camp);
+    std::sort(camps.begin(), camps.end(), [](const auto& a, const auto& b) {
+      return a.size() != b.size() ? a.size() > b.size() : a.front() < b.front();
+    });
+    const Rank root = camps.back().front();
+    return make_failure(root,
+                        fmt::format("{}, but {} as collective {} of the same group", entered(root),
+                                    entered(camps.front().front()), collective.second));
+  }
+  return std::nullopt;
+}
+
+std::optional<Failure> Judge::own_fault() const {
+  const auto root = first([](const RankView& rank) {
+    return rank.status.state == RankState::Failed && rank.status.failure == FailureKind::Own;
+  });
+  if (!root) return std::nullopt;
+  return make_failure(*root, fmt::format("rank {} failed while {}: {}", root->value,
+                                         doing(view(*root)), view(*root).text));
+}
+
+std::optional<Failure> Judge::ended_early() const {
+  const auto root = first([](const RankView& rank) {
+    return rank.process.ended() && rank.status.state != RankState::Failed;
+  });
+  if (!root) return std::nullopt;
+  return make_failure(*root, what_happened(*root));
+}
+
+std::string Judge::what_happened(Rank root) const {
+  const RankView& rank = view(root);
+  const std::string place = doing(rank);
+  switch (rank.process.kind) {
+    case ProcessState::Kind::Killed:
+      return fmt::format("rank {} was killed by {} while {}", root.value,
+                         signal_name(rank.process.code), place);
+    case ProcessState::Kind::Exited:
+      if (rank.status.state == RankState::Failed) break;
+      return fmt::format("rank {} exited with status {} while {}", root.value, rank.process.code,
+                         place);
+    case ProcessState::Kind::Stopped:
+      return fmt::format("rank {} is stopped by {} while {}", root.value,
+                         signal_name(rank.process.code), place);
+    case ProcessState::Kind::Running:
+      break;
+  }
+  if (rank.status.state == RankState::Failed) {
+    return fmt::format("rank {} gave up while {}: {}", root.value, place, rank.text);
+  }
+  return fmt::format("rank {} has been {} for {}", root.value, place,
+                     format_seconds(seconds_in_state(rank)));
+}
+
+std::optional<Failure> Judge::waited_too_long() const {
+  const auto waits = [](RankState state) {
+    return state == RankState::Connecting || state == RankState::Communicating ||
+           state == RankState::Meeting;
+  };
+  const auto waiter = first([&](const RankView& rank) {
+    return waits(rank.status.state) && seconds_in_state(rank) > timeout_s_;
+  });
+  if (!waiter) return std::nullopt;
+  const Rank root = end_of_chain(*waiter);
+  return make_failure(
+      root, fmt::format("{}; the timeout is {}", what_happened(root), format_seconds(timeout_s_)));
+}
+
+std::optional<Failure> Judge::lost() const {
+  const auto loser =
+      first([](const RankView& rank) { return rank.status.state == RankState::Failed; });
+  if (!loser) return std::nullopt;
+  const Rank root = end_of_chain(*loser);
+  return make_failure(root, fmt::format("{}; rank {} reports: {}", what_happened(root),
+                                        loser->value, view(*loser).text));
+}
+
+}  // namespace
+
+std::optional<Failure> find_failure(const std::vector<RankView>& ranks,
+                                    const DescribeStep& describe, const Patience& patience,
+                                    std::int64_t now_ns) {
+  const Judge judge(ranks, describe, patience.timeout_s, now_ns);
+  if (auto failure = judge.different_tags()) return failure;
+  if (auto failure = judge.own_fault()) return failure;
+  if (auto failure = judge.ended_early()) return failure;
+  if (auto failure = judge.waited_too_long()) return failure;
+  if (patience.lost_for_long) return judge.lost();
+  return std::nullopt;
+}
+
+}  // namespace hpsim

@@ -1,0 +1,51 @@
+#include "exec/gloo/gloo_executor.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/error.h"
+#include "base/units.h"
+#include "engine/rank_engine.h"
+#include "exec/gloo/plan_runner.h"
+#include "exec/gloo/supervisor.h"
+#include "exec/shared_memory.h"
+
+namespace hpsim {
+
+namespace {
+
+constexpr std::int64_t kMaxRanks = 64;
+
+class GlooExecutor : public Executor {
+ public:
+  RunResult run(const VerifiedPlan& plan, const RunOptions& options) override {
+    const std::int64_t num_ranks = plan->mesh().num_ranks();
+    if (num_ranks > kMaxRanks) {
+      throw Error(ErrorKind::Usage,
+                  fmt::format("the mesh has {} ranks, and the gloo backend takes up to {} on one "
+                              "machine",
+                              format_count(num_ranks), kMaxRanks),
+                  "--backend local takes up to 1,024 ranks, --backend symbolic any number");
+    }
+    ResultLayout layout(*plan, options.records_tensors);
+    auto block = map_shared(layout.size_bytes());
+    RunResult result("gloo", std::move(layout), std::move(block));
+    const auto describe = [&](std::int64_t plan_step) { return describe_step(*plan, plan_step); };
+    const RunTimes times = run_ranks(num_ranks, options, describe, [&](RankSession& session) {
+      const auto engine = make_rank_engine(plan, session.rank(), result);
+      PlanRunner(*plan, *engine, session, result).run_all();
+    });
+    result.connect_time_s = times.connect_s;
+    result.run_time_s = times.steps_s;
+    return result;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Executor> make_gloo_executor() {
+  return std::make_unique<GlooExecutor>();
+}
+
+}  // namespace hpsim

@@ -1,0 +1,100 @@
+#include "exec/gloo/plan_runner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "base/check.h"
+#include "exec/shared_memory.h"
+#include "mesh/group.h"
+
+namespace hpsim {
+
+namespace {
+
+std::string subject_of(const Plan& plan, const Step& step) {
+  const Scenario& scenario = plan.scenario;
+  if (step.bucket >= 0) {
+    const Bucket& bucket = plan.buckets.at(static_cast<std::size_t>(step.bucket));
+    return " of unit " + scenario.units.at(static_cast<std::size_t>(bucket.unit)).name;
+  }
+  if (step.module >= 0) {
+    const auto module = static_cast<std::size_t>(step.module);
+    return " of " + (scenario.model.is_elementwise() ? scenario.model.elementwise.at(module).name
+                                                     : scenario.model.modules.at(module).name);
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string describe_step(const Plan& plan, std::int64_t plan_step) {
+  if (plan_step < 0 || plan_step >= static_cast<std::int64_t>(plan.steps.size())) {
+    return "no step of the plan";
+  }
+  const Step& step = plan.steps[static_cast<std::size_t>(plan_step)];
+  if (step.collective) {
+    return fmt::format("{}{} ({}, step {})", name_of(step.collective->op), subject_of(plan, step),
+                       name_of(step.phase), step.step);
+  }
+  return fmt::format("{}{} (step {})", name_of(step.kind), subject_of(plan, step), step.step);
+}
+
+PlanRunner::PlanRunner(const Plan& plan, RankEngine& engine, RankSession& session,
+                       RunResult& result)
+    : plan_(plan), engine_(engine), session_(session), result_(result) {}
+
+PlanRunner::Member& PlanRunner::member_along(const MeshDims& dims) {
+  const auto [found, is_new] = members_.try_emplace(dims);
+  Member& member = found->second;
+  if (!is_new) return member;
+  const Mesh& mesh = plan_.mesh();
+  MeshDims other_dims;
+  std::uint64_t dims_mask = 0;
+  for (int dim = 0; dim < mesh.num_dims(); ++dim) {
+    if (std::find(dims.begin(), dims.end(), dim) == dims.end()) {
+      other_dims.push_back(dim);
+    } else {
+      dims_mask |= std::uint64_t{1} << dim;
+    }
+  }
+  member.group.members = group_of(mesh, dims, session_.rank());
+  member.group_index = mesh.index_along(other_dims, mesh.coordinate_of(session_.rank()));
+  member.group.id = dims_mask << 32 | static_cast<std::uint64_t>(member.group_index);
+  return member;
+}
+
+void PlanRunner::run_step(std::int64_t plan_step) {
+  session_.enter_step(plan_step);
+  if (const std::optional<CollectiveCall> call = engine_.begin(plan_step)) {
+    const Step& step = plan_.steps[static_cast<std::size_t>(plan_step)];
+    HPSIM_CHECK(step.collective.has_value() && call->plan_step == plan_step,
+                "step {} asks for a collective of step {}", plan_step, call->plan_step);
+    Member& member = member_along(step.collective->dims);
+    const std::uint64_t tag =
+        collective_tag(plan_, plan_step, member.group_index, call->elems_in, call->elems_out);
+    const bool rounded = session_.communicate(*call, member.group, tag);
+    if (rounded && plan_.scenario.is_exact()) {
+      result_.step_record(session_.rank(), step.step).inexact = 1;
+    }
+    RankRecord& record = result_.rank_record(session_.rank());
+    HPSIM_CHECK(record.num_collectives < result_.layout().max_collectives(),
+                "more collectives than the plan has: {}", record.num_collectives + 1);
+    result_.executed(session_.rank())[record.num_collectives++] = {plan_step, call->elems_in,
+                                                                   call->elems_out, tag};
+  }
+  engine_.finish(plan_step);
+}
+
+void PlanRunner::run_all() {
+  RankSlot& slot = session_.slot();
+  slot.steps_begin_ns.store(now_ns());
+  for (std::int64_t i = 0; i < num_steps(); ++i) {
+    slot.progress.store(plan_.steps[static_cast<std::size_t>(i)].step, std::memory_order_relaxed);
+    run_step(i);
+  }
+  slot.steps_end_ns.store(now_ns());
+}
+
+}  // namespace hpsim

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "engine/rank_engine.h"
+#include "exec/gloo/rank_session.h"
+#include "plan/plan.h"
+#include "trace/run_result.h"
+
+namespace hpsim {
+
+/// What a step of the plan is about, for people: "all_gather of unit l0 (forward, step 0)",
+/// "forward of l0 (step 0)", "optimizer (step 0)"; steps are counted from 0 as in reports.
+[[nodiscard]] std::string describe_step(const Plan& plan, std::int64_t plan_step);
+
+/// Drives the engine of one rank through the plan, carrying out over the session what it asks for
+/// and recording what was carried out.
+class PlanRunner {
+ public:
+  PlanRunner(const Plan& plan, RankEngine& engine, RankSession& session, RunResult& result);
+
+  [[nodiscard]] std::int64_t num_steps() const {
+    return static_cast<std::int64_t>(plan_.steps.size());
+  }
+  /// \throws gloo::IoException if another rank is lost or late
+  void run_step(std::int64_t plan_step);
+  /// All steps, with their times in the session's slot.
+  void run_all();
+
+ private:
+  struct Member {
+    RankGroup group;
+    std::int64_t group_index = 0;  ///< of this rank's group among those along the same dims
+  };
+  [[nodiscard]] Member& member_along(const MeshDims& dims);
+
+  const Plan& plan_;
+  RankEngine& engine_;
+  RankSession& session_;
+  RunResult& result_;
+  std::map<MeshDims, Member> members_;
+};
+
+}  // namespace hpsim

@@ -1,0 +1,68 @@
+#include "exec/gloo/rank_session.h"
+
+#include <gloo/common/error.h>
+
+#include "base/check.h"
+#include "exec/gloo/connect.h"
+#include "exec/shared_memory.h"
+
+namespace hpsim {
+
+RankSession::RankSession(const ControlBlock& control, Rank rank, double timeout_s)
+    : control_(control), rank_(rank), timeout_s_(timeout_s), slot_(control.slot(rank)) {
+  enter(RankState::Starting);
+}
+
+void RankSession::enter(RankState state) {
+  status_.state = state;
+  status_.since_ns = now_ns();
+  slot_.write(status_);
+}
+
+void RankSession::connect() {
+  enter(RankState::Connecting);
+  collectives_.emplace(connect_mesh(control_, rank_, timeout_s_), rank_, slot_.waiting_for);
+  slot_.connected_ns.store(now_ns());
+  enter(RankState::Computing);
+}
+
+void RankSession::enter_step(std::int64_t plan_step) {
+  status_.plan_step = plan_step;
+  enter(RankState::Computing);
+}
+
+bool RankSession::communicate(const CollectiveCall& call, RankGroup& group, std::uint64_t tag) {
+  HPSIM_CHECK(collectives_.has_value(), "rank {} is not connected", rank_.value);
+  status_.group = group.id;
+  status_.sequence = group.sequence++;
+  status_.tag = tag;
+  status_.elems_in = call.elems_in;
+  status_.elems_out = call.elems_out;
+  enter(RankState::Communicating);
+  const bool rounded = collectives_->run(call, group.members, tag);
+  enter(RankState::Computing);
+  return rounded;
+}
+
+void RankSession::meet() {
+  enter(RankState::Meeting);
+  const Deadline deadline = deadline_after(timeout_s_);
+  control_.met().fetch_add(1, std::memory_order_acq_rel);
+  wake_all(control_.met());
+  while (!control_.all_met()) {
+    const std::uint32_t met = control_.met().load(std::memory_order_acquire);
+    if (control_.all_met()) return;
+    if (!wait_while_equal(control_.met(), met, deadline)) {
+      throw gloo::IoException("the other ranks did not finish in time");
+    }
+  }
+}
+
+void RankSession::fail(FailureKind kind, std::string_view text) {
+  slot_.write_text(text);
+  status_.failed_in = status_.state;
+  status_.failure = kind;
+  enter(RankState::Failed);
+}
+
+}  // namespace hpsim

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "base/ids.h"
+#include "engine/rank_engine.h"
+#include "exec/gloo/collectives.h"
+#include "exec/gloo/control_block.h"
+
+namespace hpsim {
+
+/// Ranks that communicate, as one of them sees it.
+struct RankGroup {
+  std::vector<Rank> members;  ///< in group order
+  std::uint64_t id = 0;       ///< the same on all members, another for every other set of members
+  std::int64_t sequence = 0;  ///< collectives that the group has begun
+};
+
+/// A rank at work in its own process: connected to all others, telling its parent what it does.
+class RankSession {
+ public:
+  RankSession(const ControlBlock& control, Rank rank, double timeout_s);
+
+  [[nodiscard]] Rank rank() const { return rank_; }
+  [[nodiscard]] RankSlot& slot() const { return slot_; }
+
+  /// \throws gloo::IoException if another rank did not come in time
+  void connect();
+  /// From here on this rank computes what step `plan_step` says; -1 before the first.
+  void enter_step(std::int64_t plan_step);
+  /// Carries out the collective of the step, and returns whether a sum rounded.
+  /// \throws as GlooCollectives::run
+  [[nodiscard]] bool communicate(const CollectiveCall& call, RankGroup& group, std::uint64_t tag);
+  /// Waits until all ranks have come here. \throws gloo::IoException after the timeout
+  void meet();
+  /// Tells why this rank is about to end.
+  void fail(FailureKind kind, std::string_view text);
+
+ private:
+  void enter(RankState state);
+
+  const ControlBlock& control_;
+  Rank rank_;
+  double timeout_s_;
+  RankSlot& slot_;
+  RankStatus status_;
+  std::optional<GlooCollectives> collectives_;
+};
+
+}  // namespace hpsim

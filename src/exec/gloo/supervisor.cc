@@ -1,0 +1,132 @@
+#include "exec/gloo/supervisor.h"
+
+#include <gloo/common/error.h>
+#include <malloc.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "exec/interrupted.h"
+#include "exec/shared_memory.h"
+
+namespace hpsim {
+
+namespace {
+
+constexpr std::chrono::milliseconds kLook{10};
+constexpr std::int64_t kProgress_ns = 100'000'000;
+// How long a rank that lost a connection may lack an explanation: its peer's end shows soon after.
+constexpr std::int64_t kGrace_ns = 500'000'000;
+
+/// Memory that a rank frees it soon needs again, and a page fresh from the kernel costs 13 us here.
+void keep_freed_memory() {
+  constexpr int kNever = 1 << 30;
+  mallopt(M_MMAP_THRESHOLD, kNever);
+  mallopt(M_TRIM_THRESHOLD, kNever);
+}
+
+void run_as_rank(const ControlBlock& control, Rank rank, double timeout_s,
+                 const std::function<void(RankSession&)>& body) {
+  constexpr int kFailed = 1;
+  keep_freed_memory();
+  RankSession session(control, rank, timeout_s);
+  try {
+    session.connect();
+    body(session);
+    session.meet();
+  } catch (const gloo::Exception& lost) {
+    session.fail(FailureKind::Transport, lost.what());
+    _exit(kFailed);
+  } catch (const std::exception& fault) {
+    session.fail(FailureKind::Own, fault.what());
+    _exit(kFailed);
+  }
+  _exit(0);  // tearing connections down takes longer than ending the process
+}
+
+std::vector<RankView> look_at(const RankProcesses& processes, const ControlBlock& control) {
+  std::vector<RankView> views;
+  for (std::int64_t i = 0; i < control.num_ranks(); ++i) {
+    const RankSlot& slot = control.slot(Rank{i});
+    RankView view;
+    view.status = slot.read();
+    view.waiting_for = slot.waiting_for.load(std::memory_order_relaxed);
+    if (view.status.state == RankState::Failed) view.text = slot.text();
+    view.process = processes.states()[static_cast<std::size_t>(i)];
+    views.push_back(std::move(view));
+  }
+  return views;
+}
+
+std::int64_t slowest_step(const ControlBlock& control) {
+  std::int64_t slowest = control.slot(Rank{0}).progress.load(std::memory_order_relaxed);
+  for (std::int64_t i = 1; i < control.num_ranks(); ++i) {
+    slowest = std::min(slowest, control.slot(Rank{i}).progress.load(std::memory_order_relaxed));
+  }
+  return slowest;
+}
+
+[[noreturn]] void throw_failure(const Failure& failure, const RankProcesses& processes) {
+  std::string help = failure.help;
+  const std::string output = processes.output();
+  if (!output.empty()) help += (help.empty() ? "" : "; ") + ("the ranks wrote: " + output);
+  throw Error(ErrorKind::RankFailure, failure.message, help);
+}
+
+}  // namespace
+
+void supervise(RankProcesses& processes, const ControlBlock& control, const RunOptions& options,
+               const DescribeStep& describe) {
+  const SignalWatch signals;
+  std::optional<std::int64_t> lost_since_ns;
+  std::int64_t next_progress_ns = now_ns() + kProgress_ns;
+  for (;;) {
+    processes.wait(kLook);
+    signals.check();
+    if (control.all_met()) break;  // asked after the states were read: who ended has met before
+
+    const std::int64_t now = now_ns();
+    const std::vector<RankView> views = look_at(processes, control);
+    const bool lost = std::any_of(views.begin(), views.end(), [](const RankView& view) {
+      return view.status.state == RankState::Failed;
+    });
+    if (lost && !lost_since_ns) lost_since_ns = now;
+    const Patience patience{options.timeout_s, lost && now - *lost_since_ns > kGrace_ns};
+    if (const auto failure = find_failure(views, describe, patience, now)) {
+      throw_failure(*failure, processes);
+    }
+    if (options.on_progress && now >= next_progress_ns) {
+      options.on_progress(slowest_step(control));
+      next_progress_ns = now + kProgress_ns;
+    }
+  }
+  processes.end_all();
+}
+
+RunTimes run_ranks(std::int64_t num_ranks, const RunOptions& options, const DescribeStep& describe,
+                   const std::function<void(RankSession&)>& body) {
+  const std::int64_t start_ns = now_ns();
+  const ControlBlock control(num_ranks);
+  const SignalWatch signals;  // from before the first fork until the last process is gone
+  RankProcesses processes(num_ranks,
+                          [&](Rank rank) { run_as_rank(control, rank, options.timeout_s, body); });
+  supervise(processes, control, options, describe);
+
+  RunTimes times;
+  for (std::int64_t i = 0; i < num_ranks; ++i) {
+    const RankSlot& slot = control.slot(Rank{i});
+    const auto seconds = [](std::int64_t ns) { return static_cast<double>(ns) * 1e-9; };
+    times.connect_s = std::max(times.connect_s, seconds(slot.connected_ns.load() - start_ns));
+    times.steps_s =
+        std::max(times.steps_s, seconds(slot.steps_end_ns.load() - slot.steps_begin_ns.load()));
+  }
+  return times;
+}
+
+}  // namespace hpsim

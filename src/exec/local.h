@@ -1,0 +1,16 @@
+#pragma once
+
+#include "exec/executor.h"
+
+namespace hpsim {
+
+/// All ranks in this process, one step of the plan after the other, sums in group order: fully
+/// deterministic, up to 1,024 ranks.
+class LocalExecutor : public Executor {
+ public:
+  static constexpr std::int64_t kMaxRanks = 1024;
+
+  [[nodiscard]] RunResult run(const VerifiedPlan& plan, const RunOptions& options) override;
+};
+
+}  // namespace hpsim

@@ -1,0 +1,176 @@
+#include "exec/gloo/failure.h"
+
+#include <csignal>
+#include <string>
+#include <vector>
+
+#include "support/catch.h"
+
+namespace hpsim {
+namespace {
+
+constexpr std::int64_t kSecond = 1'000'000'000;
+
+const DescribeStep kDescribe = [](std::int64_t step) { return "step " + std::to_string(step); };
+
+/// `count` ranks in collective `sequence` of one group, each waiting for the next.
+std::vector<RankView> in_collective(std::int64_t count, std::int64_t since_ns = 0) {
+  std::vector<RankView> ranks(static_cast<std::size_t>(count));
+  for (std::int64_t i = 0; i < count; ++i) {
+    RankView& rank = ranks[static_cast<std::size_t>(i)];
+    rank.status.state = RankState::Communicating;
+    rank.status.plan_step = 5;
+    rank.status.group = 9;
+    rank.status.sequence = 3;
+    rank.status.tag = 77;
+    rank.status.since_ns = since_ns;
+    rank.waiting_for = (i + 1) % count;
+  }
+  return ranks;
+}
+
+std::optional<Failure> judge(const std::vector<RankView>& ranks, double now_s = 0,
+                             bool lost_for_long = false) {
+  return find_failure(ranks, kDescribe, {2.0, lost_for_long},
+                      static_cast<std::int64_t>(now_s * 1e9));
+}
+
+using Catch::Matchers::Contains;
+
+TEST_CASE("ranks that wait within the timeout are no failure") {
+  CHECK_FALSE(judge(in_collective(4), 1.9));
+}
+
+TEST_CASE("different tags at the same place are a failure at once, and name both") {
+  auto ranks = in_collective(4);
+  ranks[2].status.tag = 78;
+  ranks[2].status.plan_step = 6;
+  ranks[2].status.elems_in = 10;
+  ranks[2].status.elems_out = 40;
+  const auto failure = judge(ranks);
+  REQUIRE(failure);
+  CHECK(failure->root == Rank{2});
+  CHECK_THAT(failure->message, Contains("rank 2 entered step 6 with 10 -> 40 elements"));
+  CHECK_THAT(failure->message, Contains("rank 0 entered step 5"));
+}
+
+TEST_CASE("tags are compared only within a group and at the same sequence number") {
+  auto ranks = in_collective(4);
+  ranks[2].status.tag = 78;
+  ranks[2].status.sequence = 4;
+  CHECK_FALSE(judge(ranks));
+  ranks[2].status.sequence = 3;
+  ranks[2].status.group = 8;
+  CHECK_FALSE(judge(ranks));
+  ranks[2].status.group = 9;
+  CHECK(judge(ranks));
+}
+
+TEST_CASE("a rank that has gone on to compute is still compared by its last tag") {
+  auto ranks = in_collective(2);
+  ranks[1].status.tag = 78;
+  ranks[1].status.state = RankState::Computing;
+  REQUIRE(judge(ranks));
+  CHECK(judge(ranks)->root == Rank{1});
+}
+
+TEST_CASE("a fault of a rank's own comes before the connections lost because of it") {
+  auto ranks = in_collective(3);
+  for (RankView& rank : ranks) {
+    rank.status.state = RankState::Failed;
+    rank.status.failed_in = RankState::Communicating;
+    rank.status.failure = FailureKind::Transport;
+    rank.text = "connection closed";
+    rank.process = {ProcessState::Kind::Exited, 1};
+  }
+  CHECK_FALSE(judge(ranks));
+  ranks[1].status.failure = FailureKind::Own;
+  ranks[1].status.failed_in = RankState::Computing;
+  ranks[1].text = "out of range";
+  const auto failure = judge(ranks);
+  REQUIRE(failure);
+  CHECK(failure->root == Rank{1});
+  CHECK_THAT(failure->message, Contains("rank 1 failed while at work on step 5: out of range"));
+  CHECK_THAT(failure->message, Contains("rank 0 waited for it"));
+}
+
+TEST_CASE("a killed process is the cause, whoever reports a lost connection") {
+  auto ranks = in_collective(4);
+  ranks[0].status.state = RankState::Failed;
+  ranks[0].status.failed_in = RankState::Communicating;
+  ranks[0].status.failure = FailureKind::Transport;
+  ranks[3].process = {ProcessState::Kind::Killed, SIGKILL};
+  const auto failure = judge(ranks);
+  REQUIRE(failure);
+  CHECK(failure->root == Rank{3});
+  CHECK_THAT(failure->message, Contains("rank 3 was killed by SIGKILL while in step 5"));
+  CHECK_THAT(failure->message, Contains("rank 2 waited for it"));
+}
+
+TEST_CASE("after the timeout the chain of waiting leads to the rank that waits for nobody") {
+  auto ranks = in_collective(4);  // 0 -> 1 -> 2, and 2 computes; 3 -> 0
+  ranks[2].status.state = RankState::Computing;
+  ranks[2].waiting_for = -1;
+  const auto failure = judge(ranks, 2.1);
+  REQUIRE(failure);
+  CHECK(failure->root == Rank{2});
+  CHECK_THAT(failure->message, Contains("rank 2 has been at work on step 5 for 2.10 s"));
+  CHECK_THAT(failure->message, Contains("the timeout is 2.00 s"));
+}
+
+TEST_CASE("the chain ends at a stopped rank, even if that waits too") {
+  auto ranks = in_collective(4);
+  ranks[1].process = {ProcessState::Kind::Stopped, SIGSTOP};
+  CHECK_FALSE(judge(ranks, 1.0));
+  const auto failure = judge(ranks, 2.1);
+  REQUIRE(failure);
+  CHECK(failure->root == Rank{1});
+  CHECK_THAT(failure->message, Contains("rank 1 is stopped by SIGSTOP while in step 5"));
+}
+
+TEST_CASE("in a circle the rank most wait for is named") {
+  auto ranks = in_collective(4);
+  ranks[0].waiting_for = 2;
+  ranks[1].waiting_for = 2;
+  ranks[2].waiting_for = 3;
+  ranks[3].waiting_for = 2;
+  REQUIRE(judge(ranks, 2.1));
+  CHECK(judge(ranks, 2.1)->root == Rank{2});
+}
+
+TEST_CASE("ranks that met wait for those that are behind") {
+  auto ranks = in_collective(3);
+  ranks[0].status.state = RankState::Meeting;
+  ranks[2].status.state = RankState::Meeting;
+  ranks[1].status.state = RankState::Computing;
+  ranks[1].status.since_ns = kSecond;
+  const auto failure = judge(ranks, 2.1);
+  REQUIRE(failure);
+  CHECK(failure->root == Rank{1});
+  CHECK_THAT(failure->message, Contains("ranks 0, 2 waited for it"));
+  CHECK_THAT(failure->help, Contains("ranks 0, 2 were done with all steps"));
+}
+
+TEST_CASE("a rank that computes for long disturbs nobody while nobody waits") {
+  auto ranks = in_collective(2);
+  for (RankView& rank : ranks)
+    rank.status.state = RankState::Computing;
+  CHECK_FALSE(judge(ranks, 100));
+}
+
+TEST_CASE("lost connections without a cause are a failure once patience is over") {
+  auto ranks = in_collective(2);
+  ranks[0].status.state = RankState::Failed;
+  ranks[0].status.failed_in = RankState::Communicating;
+  ranks[0].status.failure = FailureKind::Transport;
+  ranks[0].text = "reset by peer";
+  ranks[1].status.state = RankState::Computing;
+  CHECK_FALSE(judge(ranks, 0.1, false));
+  const auto failure = judge(ranks, 0.1, true);
+  REQUIRE(failure);
+  CHECK(failure->root == Rank{1});
+  CHECK_THAT(failure->message, Contains("rank 0 reports: reset by peer"));
+}
+
+}  // namespace
+}  // namespace hpsim
