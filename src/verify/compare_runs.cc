@@ -1,0 +1,38 @@
+#include "verify/compare_runs.h"
+
+#include "verify/evidence.h"
+#include "verify/execution.h"
+#include "verify/invariants.h"
+#include "verify/parity.h"
+
+namespace hpsim {
+
+Verdict compare_runs(const VerifiedPlan& plan, const RunResult& run,
+                     const ReferenceRun& reference) {
+  Verdict verdict;
+  RankTable ranks(plan->mesh());
+  const Evidence evidence{*plan, run, reference, ranks};
+  for (const CheckResult& result : plan.checks().results) {
+    CheckRecorder recorder(result);
+    if (result.id == CheckId::PlanAgreement && run.has_numbers()) {
+      check_plan_agreement(evidence, recorder, verdict);
+    } else if (result.id == CheckId::Placements) {
+      check_placements(evidence, recorder, verdict);
+    } else {
+      recorder.finish(verdict);
+    }
+  }
+  if (run.has_numbers()) {
+    check_losses(evidence, verdict);
+    check_gradients(evidence, verdict);
+    check_parameters(evidence, verdict);
+    check_optimizer_state(evidence, verdict);
+    check_grad_norms(evidence, verdict);
+    check_replicas(evidence, verdict);
+    check_padding(evidence, verdict);
+  }
+  check_ledger(evidence, verdict);
+  return verdict;
+}
+
+}  // namespace hpsim

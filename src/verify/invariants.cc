@@ -1,0 +1,303 @@
+#include "verify/invariants.h"
+
+#include <fmt/format.h>
+
+#include <functional>
+#include <map>
+#include <utility>
+
+#include "trace/plan_ledger.h"
+#include "verify/check_recorder.h"
+#include "verify/compare_shard.h"
+#include "verify/diagnose.h"
+
+namespace hpsim {
+namespace {
+
+/// Ranks per shard of a parameter, ascending, in the order of shards.
+std::vector<std::vector<Rank>> holders_of(const Evidence& evidence, int p) {
+  std::vector<std::vector<Rank>> holders(
+      static_cast<std::size_t>(evidence.parameter(p).shard_size()));
+  const auto& index = evidence.shard_index(p);
+  for (std::int64_t rank = 0; rank < evidence.num_ranks(); ++rank) {
+    holders[static_cast<std::size_t>(index[static_cast<std::size_t>(rank)])].push_back(Rank{rank});
+  }
+  return holders;
+}
+
+/// Compares the copies of shards; one finding per tensor and time.
+class ReplicaCheck {
+ public:
+  ReplicaCheck(const Evidence& evidence, CheckRecorder& recorder)
+      : evidence_(evidence), recorder_(recorder) {
+    for (int p = 0; p < evidence.num_parameters(); ++p) {
+      holders_.push_back(holders_of(evidence, p));
+    }
+  }
+
+  /// `subject` stands before the quoted name, `time` says when: "after step 0".
+  void compare(const std::string& subject, std::optional<std::int64_t> step, int p,
+               const std::function<TensorView(Rank)>& view_of) {
+    std::int64_t num_diverged = 0;
+    std::optional<Finding> first;
+    for (const std::vector<Rank>& group : holders_[static_cast<std::size_t>(p)]) {
+      const TensorView expected = view_of(group.front());
+      for (std::size_t i = 1; i < group.size(); ++i) {
+        const TensorView got = view_of(group[i]);
+        recorder_.count(got.elems);
+        const auto position = first_difference(expected, got);
+        if (!position) continue;
+        ++num_diverged;
+        if (!first) first = describe(subject, step, p, group, group[i], *position, view_of);
+      }
+    }
+    if (!first) return;
+    if (num_diverged > 1) {
+      first->message += fmt::format("; {} copies diverged in all", num_diverged);
+    }
+    recorder_.add(std::move(*first));
+  }
+
+ private:
+  [[nodiscard]] Finding describe(const std::string& subject, std::optional<std::int64_t> step,
+                                 int p, const std::vector<Rank>& group, Rank rank,
+                                 std::int64_t position,
+                                 const std::function<TensorView(Rank)>& view_of) const {
+    const PlannedParameter& parameter = evidence_.parameter(p);
+    const Mesh& mesh = evidence_.plan.mesh();
+    const auto shard = evidence_.shard_index(p)[static_cast<std::size_t>(rank.value)];
+    Finding finding{.code = FindingCode::ReplicaDiverged, .param = parameter.name, .step = step};
+    finding.expected = view_of(group.front()).at(position);
+    finding.got = view_of(rank).at(position);
+    finding.index = index_at(
+        parameter.shape, parameter.rows_of(shard).begin * row_elems(parameter.shape) + position);
+    locate(finding, mesh, rank);
+    std::vector<std::int64_t> ranks;
+    for (const Rank member : group)
+      ranks.push_back(member.value);
+    const DType dtype = evidence_.plan.scenario.numerics.dtype;
+    finding.message = fmt::format(
+        "{} \"{}\", {}, index {}: copies on {} differ: {} expected as on rank {}, {} got on {}",
+        subject, parameter.name, step ? fmt::format("step {}", *step) : "before step 0",
+        to_string(finding.index), describe_ranks(ranks, evidence_.num_ranks()),
+        format_value(*finding.expected, dtype), group.front().value,
+        format_value(*finding.got, dtype), describe_rank(mesh, rank));
+    return finding;
+  }
+
+  const Evidence& evidence_;
+  CheckRecorder& recorder_;
+  std::vector<std::vector<std::vector<Rank>>> holders_;  ///< per parameter and shard
+};
+
+bool has_copies(const Evidence& evidence) {
+  for (int p = 0; p < evidence.num_parameters(); ++p) {
+    if (evidence.parameter(p).shard_size() < evidence.num_ranks()) return true;
+  }
+  return false;
+}
+
+bool has_padding(const PlannedParameter& parameter) {
+  return parameter.padded_elems() * parameter.shard_size() != num_elems(parameter.shape);
+}
+
+bool has_padding(const Plan& plan) {
+  for (const PlannedParameter& parameter : plan.parameters) {
+    if (has_padding(parameter)) return true;
+  }
+  return false;
+}
+
+/// Plans of memory, one per set of shards that ranks may hold.
+class PlannedMemories {
+ public:
+  explicit PlannedMemories(const Evidence& evidence) : evidence_(evidence) {}
+
+  const PlannedMemory& of(Rank rank) {
+    std::vector<std::int64_t> shards;
+    for (int p = 0; p < evidence_.num_parameters(); ++p) {
+      shards.push_back(evidence_.run.layout().shard_elems(rank, p));
+    }
+    const auto [it, is_new] = memories_.try_emplace(std::move(shards));
+    if (is_new) {
+      it->second = planned_memory(evidence_.plan, evidence_.plan.mesh().coordinate_of(rank));
+    }
+    return it->second;
+  }
+
+ private:
+  const Evidence& evidence_;
+  std::map<std::vector<std::int64_t>, PlannedMemory> memories_;
+};
+
+/// Compares integers of ranks with the plan; the same thing wrong on several ranks is one finding.
+class CountCheck {
+ public:
+  CountCheck(const Evidence& evidence, FindingCode code) : evidence_(evidence), code_(code) {}
+
+  /// `what` reads on with "expected": "peak bytes of gradients".
+  void compare(Rank rank, std::optional<std::int64_t> step, const std::string& what,
+               std::int64_t expected, std::int64_t got) {
+    if (expected == got) return;
+    const auto it = position_of_.find(what);
+    if (it != position_of_.end()) {
+      faults_[it->second].ranks.push_back(rank.value);
+      return;
+    }
+    Finding finding{.code = code_,
+                    .step = step,
+                    .expected = static_cast<double>(expected),
+                    .got = static_cast<double>(got)};
+    locate(finding, evidence_.plan.mesh(), rank);
+    finding.message = fmt::format("{}: {}: {} expected, {} got",
+                                  describe_rank(evidence_.plan.mesh(), rank), what, expected, got);
+    position_of_.emplace(what, faults_.size());
+    faults_.push_back({std::move(finding), {rank.value}});
+  }
+
+  void report(CheckRecorder& recorder) {
+    for (Fault& fault : faults_) {
+      if (fault.ranks.size() > 1) {
+        fault.finding.message += "; wrong on " + describe_ranks(fault.ranks, evidence_.num_ranks());
+      }
+      recorder.add(std::move(fault.finding));
+    }
+  }
+
+ private:
+  struct Fault {
+    Finding finding;
+    std::vector<std::int64_t> ranks;
+  };
+
+  const Evidence& evidence_;
+  FindingCode code_;
+  std::map<std::string, std::size_t> position_of_;
+  std::vector<Fault> faults_;
+};
+
+void find_nonzero_padding(const Evidence& evidence, Rank rank, CheckRecorder& recorder) {
+  const RankRecord& record = evidence.run.rank_record(rank);
+  if (record.padding_nonzero == 0) return;
+  Finding finding{.code = FindingCode::PaddingNonzero,
+                  .expected = 0,
+                  .got = static_cast<double>(record.padding_nonzero)};
+  locate(finding, evidence.plan.mesh(), rank);
+  const std::int64_t p = record.first_nonzero_parameter;
+  if (p >= 0 && p < evidence.num_parameters()) {
+    finding.param = evidence.parameter(static_cast<int>(p)).name;
+  }
+  if (record.first_nonzero_step >= 0) finding.step = record.first_nonzero_step;
+  finding.message = fmt::format(
+      "padding sent by {}: 0 elements that are not zero expected, {} of {} got, the first in "
+      "\"{}\", step {}",
+      describe_rank(evidence.plan.mesh(), rank), record.padding_nonzero, record.padding_checked,
+      finding.param, record.first_nonzero_step);
+  recorder.add(std::move(finding));
+}
+
+/// A padded parameter of which a rank held more rows than its true shard.
+void find_exposed_padding(const Evidence& evidence, int p, CheckRecorder& recorder) {
+  const PlannedParameter& parameter = evidence.parameter(p);
+  if (!has_padding(parameter)) return;
+  for (std::int64_t rank = 0; rank < evidence.num_ranks(); ++rank) {
+    const std::int64_t shard = evidence.shard_index(p)[static_cast<std::size_t>(rank)];
+    const HeldRows held = evidence.run.held_rows(Rank{rank}, p);
+    const std::int64_t rows = parameter.rows_of(shard).length();
+    if (held.end - held.begin <= rows) continue;
+    Finding finding{.code = FindingCode::PaddingExposed,
+                    .param = parameter.name,
+                    .expected = static_cast<double>(rows),
+                    .got = static_cast<double>(held.end - held.begin)};
+    locate(finding, evidence.plan.mesh(), Rank{rank});
+    finding.message = fmt::format(
+        "\"{}\" on {}: {} rows of the true shard expected, {} held: "
+        "padding shows outside communication",
+        parameter.name, describe_rank(evidence.plan.mesh(), Rank{rank}), rows,
+        held.end - held.begin);
+    recorder.add(std::move(finding));
+  }
+}
+
+}  // namespace
+
+void check_replicas(const Evidence& evidence, Verdict& verdict) {
+  if (!has_copies(evidence)) return;
+  CheckRecorder recorder(CheckId::ReplicaAgreement);
+  ReplicaCheck check(evidence, recorder);
+  const RunResult& run = evidence.run;
+  const int num_states = evidence.plan.scenario.training.optimizer.num_state_tensors();
+  for (int p = 0; p < evidence.num_parameters(); ++p) {
+    check.compare("parameter", std::nullopt, p,
+                  [&](Rank rank) { return run.parameter(rank, 0, p); });
+  }
+  for (std::int64_t step = 0; step < evidence.num_steps(); ++step) {
+    for (int p = 0; p < evidence.num_parameters(); ++p) {
+      check.compare("gradient of", step, p, [&](Rank rank) { return run.gradient(rank, step, p); });
+    }
+    for (int p = 0; p < evidence.num_parameters(); ++p) {
+      check.compare("parameter", step, p,
+                    [&](Rank rank) { return run.parameter(rank, step + 1, p); });
+      for (int state = 0; state < num_states; ++state) {
+        check.compare(fmt::format("optimizer state {} of", state), step, p,
+                      [&](Rank rank) { return run.state(rank, step, state, p); });
+      }
+    }
+  }
+  recorder.finish(verdict);
+}
+
+void check_padding(const Evidence& evidence, Verdict& verdict) {
+  CheckRecorder recorder(CheckId::Padding);
+  const bool is_padded = has_padding(evidence.plan);
+  PlannedMemories planned(evidence);
+  CountCheck counts(evidence, FindingCode::PaddingExposed);
+  for (std::int64_t rank = 0; rank < evidence.num_ranks(); ++rank) {
+    const RankRecord& record = evidence.run.rank_record(Rank{rank});
+    recorder.count(is_padded ? record.padding_checked : 1);
+    find_nonzero_padding(evidence, Rank{rank}, recorder);
+    const PlannedMemory& memory = planned.of(Rank{rank});
+    counts.compare(Rank{rank}, std::nullopt, "padded slots allocated",
+                   is_padded ? memory.pad_allocations : 0, record.pad_allocations);
+    counts.compare(Rank{rank}, std::nullopt, "times padding was written",
+                   is_padded ? memory.pad_copies : 0, record.pad_copies);
+  }
+  for (int p = 0; p < evidence.num_parameters(); ++p)
+    find_exposed_padding(evidence, p, recorder);
+  counts.report(recorder);
+  recorder.finish(verdict);
+}
+
+void check_ledger(const Evidence& evidence, Verdict& verdict) {
+  CheckRecorder recorder(CheckId::Ledger);
+  PlannedMemories planned(evidence);
+  CountCheck counts(evidence, FindingCode::MemEstimate);
+  for (std::int64_t rank = 0; rank < evidence.num_ranks(); ++rank) {
+    const Ledger& measured = evidence.run.rank_record(Rank{rank}).ledger;
+    const PlannedMemory& memory = planned.of(Rank{rank});
+    recorder.count(1);
+    counts.compare(Rank{rank}, std::nullopt, "peak bytes in total", memory.ledger.peak_total(),
+                   measured.peak_total());
+    const auto compare_kinds = [&](std::optional<std::int64_t> step, const BytesByKind& expected,
+                                   const BytesByKind& got) {
+      recorder.count(static_cast<std::int64_t>(kNumMemoryKinds));
+      for (std::size_t kind = 0; kind < kNumMemoryKinds; ++kind) {
+        if (expected[kind] == got[kind]) continue;
+        const auto name = name_of(static_cast<MemoryKind>(kind));
+        counts.compare(Rank{rank}, step,
+                       step ? fmt::format("live bytes of {} after step {}", name, *step)
+                            : fmt::format("peak bytes of {}", name),
+                       expected[kind], got[kind]);
+      }
+    };
+    compare_kinds(std::nullopt, memory.ledger.peak(), measured.peak());
+    for (std::int64_t step = 0; step < evidence.num_steps(); ++step) {
+      compare_kinds(step, memory.live_after.at(static_cast<std::size_t>(step)),
+                    evidence.run.step_record(Rank{rank}, step).live_after);
+    }
+  }
+  counts.report(recorder);
+  recorder.finish(verdict);
+}
+
+}  // namespace hpsim

@@ -1,0 +1,332 @@
+#include "verify/parity.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <utility>
+
+#include "base/check.h"
+#include "verify/check_recorder.h"
+#include "verify/compare_shard.h"
+#include "verify/diagnose.h"
+#include "verify/error_bound.h"
+
+namespace hpsim {
+namespace {
+
+using ShardOfRank = std::function<TensorView(Rank, int parameter)>;
+
+/// Compares sets of tensors, one tensor per parameter, on all ranks.
+class TensorParity {
+ public:
+  TensorParity(const Evidence& evidence, CheckId id)
+      : evidence_(evidence), bound_(bound_of(evidence.reference)), recorder_(id) {}
+
+  CheckRecorder& recorder() { return recorder_; }
+
+  /// `subject` is what stands before the quoted name: "gradient of".
+  void compare(const std::string& subject, std::int64_t step,
+               const std::vector<ReferenceTensor>& expected, const ShardOfRank& got) {
+    HPSIM_CHECK(static_cast<int>(expected.size()) == evidence_.num_parameters(),
+                "{} reference tensors for {} parameters", expected.size(),
+                evidence_.num_parameters());
+    if (!bound_.exact) judge_bounds(subject, step, expected);
+    for (int p = 0; p < evidence_.num_parameters(); ++p) {
+      const ReferenceTensor& tensor = expected[static_cast<std::size_t>(p)];
+      each_shard(p, [&](Rank rank, std::int64_t first, std::int64_t elems) {
+        compare_one(subject, p, step, rank, first, got(rank, p),
+                    shard_of(tensor, bound_, first, elems));
+      });
+    }
+  }
+
+  /// Equality in value with the parameters before step 0.
+  void compare_initial(const std::vector<std::vector<double>>& expected, const ShardOfRank& got) {
+    HPSIM_CHECK(static_cast<int>(expected.size()) == evidence_.num_parameters(),
+                "{} initial tensors for {} parameters", expected.size(),
+                evidence_.num_parameters());
+    for (int p = 0; p < evidence_.num_parameters(); ++p) {
+      const std::vector<double>& tensor = expected[static_cast<std::size_t>(p)];
+      HPSIM_CHECK(
+          static_cast<std::int64_t>(tensor.size()) == num_elems(evidence_.parameter(p).shape),
+          "{} initial values of \"{}\"", tensor.size(), evidence_.parameter(p).name);
+      each_shard(p, [&](Rank rank, std::int64_t first, std::int64_t elems) {
+        const auto values = std::span(tensor).subspan(static_cast<std::size_t>(first),
+                                                      static_cast<std::size_t>(elems));
+        compare_one("parameter", p, std::nullopt, rank, first, got(rank, p),
+                    {values, {}, ErrorBound{.exact = true}});
+      });
+    }
+  }
+
+  void finish(FindingCode scale_code, FindingCode value_code, Verdict& verdict) {
+    for (Finding& finding :
+         diagnose(evidence_.plan, std::move(failures_), scale_code, value_code)) {
+      recorder_.add(std::move(finding));
+    }
+    for (Finding& finding : vacuous_)
+      recorder_.add(std::move(finding));
+    recorder_.finish(verdict);
+  }
+
+ private:
+  template <class F>
+  void each_shard(int p, F&& f) const {
+    const PlannedParameter& parameter = evidence_.parameter(p);
+    const auto& index = evidence_.shard_index(p);
+    for (std::int64_t rank = 0; rank < evidence_.num_ranks(); ++rank) {
+      const std::int64_t shard = index[static_cast<std::size_t>(rank)];
+      f(Rank{rank}, parameter.rows_of(shard).begin * row_elems(parameter.shape),
+        parameter.shard_elems(shard));
+    }
+  }
+
+  void compare_one(const std::string& subject, int p, std::optional<std::int64_t> step, Rank rank,
+                   std::int64_t first, const TensorView& got, const ExpectedShard& expected) {
+    const ShardComparison comparison = compare_shard(got, expected);
+    const PlannedParameter& parameter = evidence_.parameter(p);
+    recorder_.count(comparison.compared);
+    if (comparison.compared == 0) return;
+    recorder_.offer_worst({parameter.name, rank.value, step.value_or(0), comparison.worst_ratio});
+    if (comparison.failed == 0) return;
+    std::vector<double> candidates;
+    for (const NamedNumber& number : named_numbers(evidence_.plan.scenario, parameter)) {
+      candidates.push_back(number.value);
+    }
+    failures_.push_back(
+        {.subject = fmt::format("{} \"{}\"", subject, parameter.name),
+         .parameter = p,
+         .step = step,
+         .rank = rank,
+         .comparison = comparison,
+         .first_elem = first,
+         .expected = expected.value[static_cast<std::size_t>(comparison.worst_index)],
+         .got = got.at(comparison.worst_index),
+         .ratio = constant_ratio(got, expected, candidates)});
+  }
+
+  void judge_bounds(const std::string& subject, std::int64_t step,
+                    const std::vector<ReferenceTensor>& tensors) {
+    std::vector<Medians> medians;
+    double largest = 0;
+    for (const ReferenceTensor& tensor : tensors) {
+      medians.push_back(medians_of(tensor, bound_));
+      largest = std::max(largest, medians.back().expected);
+    }
+    for (std::size_t p = 0; p < tensors.size(); ++p) {
+      if (!is_vacuous(medians[p], largest)) continue;
+      const std::string& name = evidence_.parameter(static_cast<int>(p)).name;
+      vacuous_.push_back(
+          {.code = FindingCode::VacuousBound,
+           .param = name,
+           .step = step,
+           .expected = medians[p].expected,
+           .got = medians[p].bound,
+           .message = fmt::format("{} \"{}\", step {}: the median bound {:.3g} exceeds 1/8 of the "
+                                  "median |expected| {:.3g}: being inside it says nothing",
+                                  subject, name, step, medians[p].bound,
+                                  medians[p].expected != 0 ? medians[p].expected : largest)});
+    }
+  }
+
+  const Evidence& evidence_;
+  ErrorBound bound_;
+  CheckRecorder recorder_;
+  std::vector<ShardFailure> failures_;
+  std::vector<Finding> vacuous_;
+};
+
+/// A number per step against the reference; what is wrong with it, if anything is.
+std::optional<Finding> compare_scalar(FindingCode code, const std::string& subject,
+                                      std::int64_t step, double got, double expected, double bound,
+                                      const std::vector<NamedNumber>& numbers,
+                                      CheckRecorder& recorder) {
+  const TensorView view{DType::Float64, reinterpret_cast<const std::byte*>(&got), 1};
+  const ExpectedShard shard{std::span(&expected, 1), std::span(&bound, 1), ErrorBound{}};
+  const ShardComparison comparison = compare_shard(view, shard);
+  recorder.count(1);
+  recorder.offer_worst({"", 0, step, comparison.worst_ratio});
+  if (comparison.failed == 0) return std::nullopt;
+  Finding finding{.code = code, .step = step, .expected = expected, .got = got};
+  std::vector<double> candidates;
+  for (const NamedNumber& number : numbers)
+    candidates.push_back(number.value);
+  if (const auto ratio = constant_ratio(view, shard, candidates)) {
+    finding.ratio = ratio->value;
+    finding.explains = explain(ratio->value, numbers);
+  } else if (expected != 0 && std::isfinite(got / expected)) {
+    finding.ratio = got / expected;
+  }
+  std::string error = "no difference is allowed";
+  if (std::isfinite(comparison.worst_ratio)) {
+    error = fmt::format("off by {:.3g} times the bound", comparison.worst_ratio);
+  }
+  if (!std::isfinite(got)) error = "not a finite number";
+  finding.message = fmt::format("{} of step {}: {:.9g} expected, {:.9g} got, {}", subject, step,
+                                expected, got, error);
+  if (finding.ratio) {
+    finding.message += fmt::format("; {:.9g} times the expected value{}{}", *finding.ratio,
+                                   finding.explains.empty() ? "" : ": ", join(finding.explains));
+  }
+  return finding;
+}
+
+const ReferenceStep& reference_step(const Evidence& evidence, std::int64_t step) {
+  HPSIM_CHECK(static_cast<std::int64_t>(evidence.reference.steps.size()) == evidence.num_steps(),
+              "the reference has {} steps of {}", evidence.reference.steps.size(),
+              evidence.num_steps());
+  return evidence.reference.steps[static_cast<std::size_t>(step)];
+}
+
+/// Local loss per data rank; ranks that saw the same data must agree.
+std::vector<double> data_rank_losses(const Evidence& evidence, std::int64_t step,
+                                     CheckRecorder& recorder) {
+  const Mesh& mesh = evidence.plan.mesh();
+  const auto& data_rank = evidence.ranks.index_along(evidence.plan.scenario.data.data_dims);
+  std::vector<double> losses(static_cast<std::size_t>(evidence.plan.scenario.num_data_ranks()));
+  std::vector<std::int64_t> first_rank(losses.size(), -1);
+  for (std::int64_t rank = 0; rank < evidence.num_ranks(); ++rank) {
+    const auto d = static_cast<std::size_t>(data_rank[static_cast<std::size_t>(rank)]);
+    const double loss = evidence.run.step_record(Rank{rank}, step).local_loss;
+    if (first_rank[d] < 0) {
+      first_rank[d] = rank;
+      losses[d] = loss;
+      continue;
+    }
+    recorder.count(1);
+    if (std::memcmp(&loss, &losses[d], sizeof loss) == 0) continue;
+    Finding finding{
+        .code = FindingCode::LossValue, .step = step, .expected = losses[d], .got = loss};
+    locate(finding, mesh, Rank{rank});
+    finding.message = fmt::format(
+        "local loss of step {}: {} got on {}, {} expected as on rank {}, which sees the same data",
+        step, loss, describe_rank(mesh, Rank{rank}), losses[d], first_rank[d]);
+    recorder.add(std::move(finding));
+  }
+  return losses;
+}
+
+/// In exact mode: the first operation that rounded, and on how many ranks and steps one did.
+void find_inexact(const Evidence& evidence, CheckRecorder& recorder) {
+  std::optional<Finding> first;
+  std::int64_t count = 0;
+  for (std::int64_t step = 0; step < evidence.num_steps(); ++step) {
+    for (std::int64_t rank = 0; rank < evidence.num_ranks(); ++rank) {
+      if (evidence.run.step_record(Rank{rank}, step).inexact == 0) continue;
+      ++count;
+      if (first) continue;
+      first = Finding{.code = FindingCode::GradValue, .step = step};
+      locate(*first, evidence.plan.mesh(), Rank{rank});
+    }
+  }
+  if (!first) return;
+  first->message = fmt::format(
+      "an operation rounded on {}, step {}: exact mode expects 0 ranks and steps with rounding, {} "
+      "of {} had some, so that equal numbers prove nothing",
+      describe_rank(evidence.plan.mesh(), Rank{*first->rank}), *first->step, count,
+      evidence.num_ranks() * evidence.num_steps());
+  recorder.add(std::move(*first));
+}
+
+std::string state_subject(OptimizerSpec::Kind kind, int state) {
+  if (kind == OptimizerSpec::Kind::Sgd) return "momentum buffer of";
+  return state == 0 ? "exp_avg of" : "exp_avg_sq of";
+}
+
+}  // namespace
+
+void check_losses(const Evidence& evidence, Verdict& verdict) {
+  CheckRecorder recorder(CheckId::LossParity);
+  const Scenario& scenario = evidence.plan.scenario;
+  const ErrorBound bound = bound_of(evidence.reference);
+  const std::vector<NamedNumber> numbers = named_numbers(scenario);
+  for (std::int64_t step = 0; step < evidence.num_steps(); ++step) {
+    const std::vector<double> local = data_rank_losses(evidence, step, recorder);
+    double loss = std::accumulate(local.begin(), local.end(), 0.0);
+    if (scenario.training.loss_normalization == LossNormalization::LocalMean) {
+      loss /= mean_divisor(scenario, scenario.num_data_ranks());
+    }
+    verdict.losses.push_back(loss);
+    const ReferenceScalar& expected = reference_step(evidence, step).loss;
+    if (auto finding =
+            compare_scalar(FindingCode::LossValue, "loss", step, loss, expected.value,
+                           bound.at(expected.value, expected.spread), numbers, recorder)) {
+      recorder.add(std::move(*finding));
+    }
+  }
+  recorder.finish(verdict);
+}
+
+void check_gradients(const Evidence& evidence, Verdict& verdict) {
+  TensorParity parity(evidence, CheckId::GradientParity);
+  if (evidence.plan.scenario.is_exact()) find_inexact(evidence, parity.recorder());
+  for (std::int64_t step = 0; step < evidence.num_steps(); ++step) {
+    parity.compare("gradient of", step, reference_step(evidence, step).gradients,
+                   [&](Rank rank, int p) { return evidence.run.gradient(rank, step, p); });
+  }
+  parity.finish(FindingCode::GradScale, FindingCode::GradValue, verdict);
+}
+
+void check_parameters(const Evidence& evidence, Verdict& verdict) {
+  TensorParity parity(evidence, CheckId::ParameterParity);
+  parity.compare_initial(evidence.reference.initial,
+                         [&](Rank rank, int p) { return evidence.run.parameter(rank, 0, p); });
+  for (std::int64_t step = 0; step < evidence.num_steps(); ++step) {
+    parity.compare("parameter", step, reference_step(evidence, step).parameters,
+                   [&](Rank rank, int p) { return evidence.run.parameter(rank, step + 1, p); });
+  }
+  parity.finish(FindingCode::ParamValue, FindingCode::ParamValue, verdict);
+}
+
+void check_optimizer_state(const Evidence& evidence, Verdict& verdict) {
+  const OptimizerSpec& optimizer = evidence.plan.scenario.training.optimizer;
+  const int num_states = optimizer.num_state_tensors();
+  if (num_states == 0) return;
+  TensorParity parity(evidence, CheckId::OptimizerStateParity);
+  for (std::int64_t step = 0; step < evidence.num_steps(); ++step) {
+    const auto& expected = reference_step(evidence, step).state;
+    HPSIM_CHECK(static_cast<int>(expected.size()) == num_states, "{} reference state tensors of {}",
+                expected.size(), num_states);
+    for (int state = 0; state < num_states; ++state) {
+      parity.compare(state_subject(optimizer.kind, state), step,
+                     expected[static_cast<std::size_t>(state)],
+                     [&](Rank rank, int p) { return evidence.run.state(rank, step, state, p); });
+    }
+  }
+  parity.finish(FindingCode::ParamValue, FindingCode::ParamValue, verdict);
+}
+
+void check_grad_norms(const Evidence& evidence, Verdict& verdict) {
+  CheckRecorder recorder(CheckId::GradNormParity);
+  const ErrorBound bound = bound_of(evidence.reference);
+  const std::vector<NamedNumber> numbers = named_norm_numbers(evidence.plan);
+  std::int64_t num_gradients = 0;
+  for (int p = 0; p < evidence.num_parameters(); ++p) {
+    num_gradients += num_elems(evidence.parameter(p).shape) * evidence.num_ranks() /
+                     evidence.parameter(p).shard_size();
+  }
+  const double rounding = 2 * std::ldexp(static_cast<double>(num_gradients + 4), -53);
+  for (std::int64_t step = 0; step < evidence.num_steps(); ++step) {
+    double square = 0;
+    for (std::int64_t rank = 0; rank < evidence.num_ranks(); ++rank) {
+      square += evidence.run.step_record(Rank{rank}, step).norm_square;
+    }
+    const double norm = std::sqrt(square);
+    verdict.grad_norms.push_back(norm);
+    const ReferenceScalar& expected = reference_step(evidence, step).grad_norm;
+    const double allowed = evidence.reference.exact ? rounding * std::abs(expected.value)
+                                                    : bound.at(expected.value, expected.spread);
+    if (auto finding = compare_scalar(FindingCode::NormValue, "gradient norm", step, norm,
+                                      expected.value, allowed, numbers, recorder)) {
+      recorder.add(std::move(*finding));
+    }
+  }
+  recorder.finish(verdict);
+}
+
+}  // namespace hpsim

@@ -1,0 +1,198 @@
+#include "planted_run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <new>
+#include <stdexcept>
+#include <utility>
+
+#include "plan/build_plan.h"
+#include "plan/verify_plan.h"
+#include "trace/plan_ledger.h"
+#include "verify/compare_runs.h"
+
+namespace hpsim::test {
+namespace {
+
+double value_of(int p, std::int64_t i) {
+  return static_cast<double>(i + 1) / 8 + p;
+}
+
+ReferenceTensor tensor_of(const CaseSpec& spec, int p, double factor) {
+  ReferenceTensor tensor;
+  const std::int64_t elems = num_elems(spec.parameters[static_cast<std::size_t>(p)].shape);
+  for (std::int64_t i = 0; i < elems; ++i)
+    tensor.value.push_back(factor * value_of(p, i));
+  tensor.spread.assign(tensor.value.size(), spec.exact ? 0.0 : std::ldexp(1.0, -20));
+  return tensor;
+}
+
+ReferenceRun make_reference(const CaseSpec& spec) {
+  ReferenceRun reference;
+  reference.exact = spec.exact;
+  reference.unit_roundoff = unit_roundoff(spec.dtype);
+  reference.confidence = 6;
+  const int num_parameters = static_cast<int>(spec.parameters.size());
+  const double spread = spec.exact ? 0.0 : std::ldexp(1.0, -20);
+  double square = 0;
+  ReferenceStep step;
+  step.state.resize(static_cast<std::size_t>(spec.optimizer.num_state_tensors()));
+  for (int p = 0; p < num_parameters; ++p) {
+    reference.initial.push_back(tensor_of(spec, p, 1).value);
+    step.gradients.push_back(tensor_of(spec, p, 2));
+    step.parameters.push_back(tensor_of(spec, p, 1));
+    for (auto& state : step.state)
+      state.push_back(tensor_of(spec, p, 1));
+    for (const double value : step.gradients.back().value)
+      square += value * value;
+  }
+  step.loss = {0.5, spread};
+  step.grad_norm = {std::sqrt(square), spread};
+  reference.steps.assign(static_cast<std::size_t>(spec.steps), step);
+  return reference;
+}
+
+RunResult make_run(const Plan& plan) {
+  ResultLayout layout(plan, true);
+  const auto size = static_cast<std::size_t>(layout.size_bytes());
+  auto* block = static_cast<std::byte*>(::operator new (size, std::align_val_t{64}));
+  std::fill_n(block, size, std::byte{0});
+  return {"local", std::move(layout), std::shared_ptr<std::byte>(block, [](std::byte* bytes) {
+            ::operator delete (bytes, std::align_val_t{64});
+          })};
+}
+
+/// Writes the shard of a reference tensor that begins at `first`.
+void write(RunResult& run, std::int64_t offset, const std::vector<double>& tensor,
+           std::int64_t first, std::int64_t elems) {
+  for (std::int64_t i = 0; i < elems; ++i) {
+    const double value = tensor[static_cast<std::size_t>(first + i)];
+    if (run.layout().dtype() == DType::Float64) {
+      reinterpret_cast<double*>(run.bytes(offset))[i] = value;
+    } else {
+      reinterpret_cast<float*>(run.bytes(offset))[i] = static_cast<float>(value);
+    }
+  }
+}
+
+void fill_execution(const Plan& plan, Rank rank, RunResult& run) {
+  RankRecord& record = run.rank_record(rank);
+  const Coordinate coordinate = plan.mesh().coordinate_of(rank);
+  for (std::size_t i = 0; i < plan.steps.size(); ++i) {
+    if (!plan.steps[i].collective) continue;
+    const CollectiveSpec& spec = *plan.steps[i].collective;
+    MeshDims others;
+    for (int dim = 0; dim < plan.mesh().num_dims(); ++dim) {
+      if (std::find(spec.dims.begin(), spec.dims.end(), dim) == spec.dims.end()) {
+        others.push_back(dim);
+      }
+    }
+    const auto step = static_cast<std::int64_t>(i);
+    run.executed(rank)[record.num_collectives++] = {
+        step, spec.elems_in, spec.elems_out,
+        collective_tag(plan, step, plan.mesh().index_along(others, coordinate), spec.elems_in,
+                       spec.elems_out)};
+  }
+  const PlannedMemory memory = planned_memory(plan, coordinate);
+  record.ledger = memory.ledger;
+  record.pad_allocations = memory.pad_allocations;
+  record.pad_copies = memory.pad_copies;
+  record.padding_checked = memory.pad_copies;
+  record.done = 1;
+  for (std::int64_t t = 0; t < plan.scenario.training.steps; ++t) {
+    run.step_record(rank, t).live_after = memory.live_after[static_cast<std::size_t>(t)];
+  }
+}
+
+void fill_numbers(const Plan& plan, const ReferenceRun& reference, Rank rank, RunResult& run) {
+  const Coordinate coordinate = plan.mesh().coordinate_of(rank);
+  for (int p = 0; p < static_cast<int>(plan.parameters.size()); ++p) {
+    const auto at = static_cast<std::size_t>(p);
+    const PlannedParameter& parameter = plan.parameters[at];
+    const std::int64_t shard = plan.mesh().index_along(parameter.sharded_group.dims, coordinate);
+    const Interval rows = parameter.rows_of(shard);
+    const std::int64_t first = rows.begin * row_elems(parameter.shape);
+    const std::int64_t elems = parameter.shard_elems(shard);
+    const auto copies = static_cast<double>(plan.mesh().num_ranks() / parameter.shard_size());
+    run.held_rows(rank, p) = {rows.begin, rows.end};
+    write(run, run.layout().parameter(rank, 0, p), reference.initial[at], first, elems);
+    for (std::int64_t t = 0; t < plan.scenario.training.steps; ++t) {
+      const ReferenceStep& step = reference.steps[static_cast<std::size_t>(t)];
+      const std::vector<double>& gradient = step.gradients[at].value;
+      write(run, run.layout().gradient(rank, t, p), gradient, first, elems);
+      write(run, run.layout().parameter(rank, t + 1, p), step.parameters[at].value, first, elems);
+      for (int s = 0; s < static_cast<int>(step.state.size()); ++s) {
+        write(run, run.layout().state(rank, t, s, p),
+              step.state[static_cast<std::size_t>(s)][at].value, first, elems);
+      }
+      StepRecord& record = run.step_record(rank, t);
+      record.local_loss = step.loss.value;
+      for (std::int64_t i = first; i < first + elems; ++i) {
+        const double value = gradient[static_cast<std::size_t>(i)];
+        record.norm_square += value * value / copies;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+Scenario make_scenario(const CaseSpec& spec) {
+  Scenario scenario;
+  scenario.name = "planted";
+  scenario.mesh = Mesh(spec.mesh_shape, spec.mesh_names, spec.ranks);
+  scenario.roles.fsdp_shard_dim = scenario.mesh.find("fsdp");
+  scenario.roles.dp_replicate_dim = scenario.mesh.find("rep");
+  scenario.model.elementwise = spec.parameters;
+  scenario.parameters = list_parameters(scenario.model);
+  scenario.units = assign_units(scenario.model, scenario.parameters, {}, false);
+  scenario.fully_shard.shards_parameters = scenario.roles.fsdp_shard_dim.has_value();
+  scenario.fully_shard.replicate_params = spec.replicate_params;
+  scenario.training.steps = spec.steps;
+  scenario.training.optimizer = spec.optimizer;
+  for (int dim = 0; dim < scenario.mesh.num_dims(); ++dim) {
+    if (dim == scenario.roles.fsdp_shard_dim || dim == scenario.roles.dp_replicate_dim) {
+      scenario.data.data_dims.push_back(dim);
+    }
+  }
+  scenario.training.global_batch = 2 * scenario.num_data_ranks();
+  scenario.numerics = {spec.dtype,
+                       spec.exact ? NumericsSpec::Mode::Exact : NumericsSpec::Mode::Derived};
+  return scenario;
+}
+
+PlantedRun::PlantedRun(const CaseSpec& spec)
+    : plan(verify_plan(build_plan(make_scenario(spec)))),
+      reference(make_reference(spec)),
+      run(make_run(*plan)) {
+  for (std::int64_t rank = 0; rank < plan->mesh().num_ranks(); ++rank) {
+    fill_execution(*plan, Rank{rank}, run);
+    fill_numbers(*plan, reference, Rank{rank}, run);
+  }
+}
+
+Verdict PlantedRun::judge() const {
+  return compare_runs(plan, run, reference);
+}
+
+std::vector<CheckId> failed_checks(const Verdict& verdict) {
+  std::vector<CheckId> failed;
+  for (const CheckResult& check : verdict.checks) {
+    if (!check.passed) failed.push_back(check.id);
+  }
+  return failed;
+}
+
+bool has_check(const Verdict& verdict, CheckId id) {
+  return std::any_of(verdict.checks.begin(), verdict.checks.end(),
+                     [&](const CheckResult& check) { return check.id == id; });
+}
+
+const CheckResult& check_of(const Verdict& verdict, CheckId id) {
+  for (const CheckResult& check : verdict.checks) {
+    if (check.id == id) return check;
+  }
+  throw std::out_of_range("no such check in the verdict");
+}
+
+}  // namespace hpsim::test
