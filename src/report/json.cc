@@ -1,0 +1,304 @@
+#include "report/json.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "mesh/group.h"
+
+namespace hpsim {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::size_t kLineWidth = 100;
+
+Json number(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
+  constexpr double kExactIntegers = 9007199254740992.0;  // 2^53
+  if (value == std::nearbyint(value) && std::abs(value) < kExactIntegers) {
+    return static_cast<std::int64_t>(value);
+  }
+  return value;
+}
+
+Json numbers(const std::vector<double>& values) {
+  Json array = Json::array();
+  for (const double value : values)
+    array.push_back(number(value));
+  return array;
+}
+
+Json rank_numbers(const std::vector<Rank>& ranks, std::size_t limit) {
+  Json array = Json::array();
+  for (std::size_t i = 0; i < std::min(ranks.size(), limit); ++i)
+    array.push_back(ranks[i].value);
+  return array;
+}
+
+Json names_of_dims(const Mesh& mesh, const MeshDims& dims) {
+  Json names = Json::array();
+  for (const int dim : dims)
+    names.push_back(mesh.name(dim));
+  return names;
+}
+
+Json groups_json(const Mesh& mesh, const MeshDims& dims, bool lists_ranks) {
+  if (lists_ranks) {
+    Json groups = Json::array();
+    for (const std::vector<Rank>& group : groups_along(mesh, dims))
+      groups.push_back(rank_numbers(group, group.size()));
+    return groups;
+  }
+  const Rank first = mesh.rank_at(Coordinate(static_cast<std::size_t>(mesh.num_dims()), 0));
+  return {{"mesh_dims", names_of_dims(mesh, dims)},
+          {"size", mesh.size(dims)},
+          {"count", mesh.num_ranks() / mesh.size(dims)},
+          {"first", rank_numbers(group_of(mesh, dims, first), kMaxListedRanks)}};
+}
+
+Json placements_json(const std::vector<Placement>& placements) {
+  Json array = Json::array();
+  for (const Placement& placement : placements)
+    array.push_back(to_string(placement));
+  return array;
+}
+
+Json shard_json(const ParameterReport& parameter, std::int64_t shard) {
+  std::vector<std::int64_t> offset(parameter.global_shape.size(), 0);
+  Shape shape = parameter.global_shape;
+  for (const ShardRun& run : parameter.runs) {
+    if (shard >= run.shards.end || offset.empty()) continue;
+    offset[0] = run.first_row + (shard - run.shards.begin) * run.rows;
+    shape[0] = run.rows;
+    break;
+  }
+  return {{"offset", offset}, {"shape", shape}};
+}
+
+Json shards_json(const Mesh& mesh, const ParameterReport& parameter, bool lists_ranks) {
+  Json shards = Json::array();
+  const std::int64_t count = lists_ranks ? mesh.num_ranks() : parameter.sharded_group.size;
+  for (std::int64_t i = 0; i < count; ++i) {
+    Json entry = Json::object();
+    entry[lists_ranks ? "rank" : "shard"] = i;
+    const std::int64_t shard =
+        lists_ranks ? mesh.index_along(parameter.sharded_group.dims, mesh.coordinate_of(Rank{i}))
+                    : i;
+    entry.update(shard_json(parameter, shard));
+    shards.push_back(std::move(entry));
+  }
+  return shards;
+}
+
+Json parameter_json(const Mesh& mesh, const ParameterReport& parameter, bool lists_ranks) {
+  return {{"name", parameter.name},
+          {"global_shape", parameter.global_shape},
+          {"dtype", name_of(parameter.dtype)},
+          {"placements",
+           {{"sharded", placements_json(parameter.sharded)},
+            {"unsharded", placements_json(parameter.unsharded)}}},
+          {"shard_size", parameter.sharded_group.size},
+          {"dp_size", parameter.unsharded_group.size},
+          {"rank_size", parameter.sharded_group.size * parameter.unsharded_group.size},
+          {"sharded_group", groups_json(mesh, parameter.sharded_group.dims, lists_ranks)},
+          {"unsharded_group", groups_json(mesh, parameter.unsharded_group.dims, lists_ranks)},
+          {"partial_group", groups_json(mesh, parameter.partial_group.dims, lists_ranks)},
+          {"padded_shape", parameter.padded_shape},
+          {"shards", shards_json(mesh, parameter, lists_ranks)}};
+}
+
+Json collective_json(const Report& report, const Mesh& mesh, const CollectiveReport& collective,
+                     bool lists_ranks) {
+  const CollectiveSpec& spec = collective.spec;
+  const BucketReport none;
+  const BucketReport& bucket =
+      collective.bucket < 0 ? none : report.buckets.at(static_cast<std::size_t>(collective.bucket));
+  const std::int64_t elem_bytes = size_bytes(spec.dtype);
+  return {{"seq", collective.seq},
+          {"op", name_of(spec.op)},
+          {"phase", name_of(collective.phase)},
+          {"step", collective.step},
+          {"micro_batch", collective.micro_batch},
+          {"unit", bucket.unit},
+          {"params", bucket.params},
+          {"mesh_dims", names_of_dims(mesh, spec.dims)},
+          {"groups", groups_json(mesh, spec.dims, lists_ranks)},
+          {"dtype", name_of(spec.dtype)},
+          {"reduce_op", spec.op == CollectiveOp::AllGather ? Json(nullptr) : Json("sum")},
+          {"prescale", number(spec.prescale)},
+          {"scale", number(spec.scale)},
+          {"elements_in", spec.elems_in},
+          {"elements_out", spec.elems_out},
+          {"bytes_in", spec.elems_in * elem_bytes},
+          {"bytes_out", spec.elems_out * elem_bytes}};
+}
+
+Json check_json(const CheckResult& check) {
+  Json json{{"id", name_of(check.id)},
+            {"verdict", check.passed ? "pass" : "fail"},
+            {"compared", check.compared}};
+  if (check.worst) {
+    json["worst"] = {{"param", check.worst->param},
+                     {"rank", check.worst->rank},
+                     {"step", check.worst->step},
+                     {"ratio", number(check.worst->ratio)}};
+  }
+  return json;
+}
+
+Json finding_json(const Finding& finding) {
+  Json json{{"code", name_of(finding.code)},
+            {"severity", finding.severity == Severity::Error ? "error" : "warning"},
+            {"check", name_of(finding.check)}};
+  if (!finding.param.empty()) json["param"] = finding.param;
+  if (finding.rank) json["rank"] = *finding.rank;
+  if (!finding.coordinate.empty()) json["coordinate"] = finding.coordinate;
+  if (finding.step) json["step"] = *finding.step;
+  if (!finding.index.empty()) json["index"] = finding.index;
+  if (finding.expected) json["expected"] = number(*finding.expected);
+  if (finding.got) json["got"] = number(*finding.got);
+  if (finding.ratio) json["ratio"] = number(*finding.ratio);
+  if (!finding.explains.empty()) json["explains"] = finding.explains;
+  if (!finding.pointer.empty()) json["pointer"] = finding.pointer;
+  json["message"] = finding.message;
+  return json;
+}
+
+Json diagnostic_json(const Diagnostic& diagnostic) {
+  return {{"file", diagnostic.file},       {"line", diagnostic.line},
+          {"column", diagnostic.column},   {"pointer", diagnostic.pointer},
+          {"message", diagnostic.message}, {"help", diagnostic.help}};
+}
+
+template <class T, class Function>
+Json list_json(const std::vector<T>& items, Function to_json) {
+  Json array = Json::array();
+  for (const T& item : items)
+    array.push_back(to_json(item));
+  return array;
+}
+
+Json ledger_json(const std::vector<LedgerReport>& ledger) {
+  Json json = Json::object();
+  for (std::size_t kind = 0; kind < ledger.size(); ++kind) {
+    json[std::string(name_of(static_cast<MemoryKind>(kind)))] = {
+        {"peak", ledger[kind].peak_bytes}, {"after_step", ledger[kind].after_step_bytes}};
+  }
+  return json;
+}
+
+void add_run(const Report& report, bool full, Json& json) {
+  const Mesh& mesh = report.scenario->mesh;
+  const bool lists_ranks = full || mesh.num_ranks() <= kMaxListedRanks;
+  json["parameters"] = list_json(report.parameters, [&](const ParameterReport& parameter) {
+    return parameter_json(mesh, parameter, lists_ranks);
+  });
+  json["collectives"] = list_json(report.collectives, [&](const CollectiveReport& collective) {
+    return collective_json(report, mesh, collective, lists_ranks);
+  });
+  json["losses"] = numbers(report.losses);
+  json["baseline_losses"] = numbers(report.baseline_losses);
+  json["grad_norms"] = numbers(report.grad_norms);
+  json["counters"] = {{"pad_allocations", report.counters.pad_allocations},
+                      {"pad_copies", report.counters.pad_copies},
+                      {"peak_unsharded_bytes", report.counters.peak_unsharded_bytes},
+                      {"peak_bytes", report.counters.peak_bytes}};
+  json["ledger"] = ledger_json(report.ledger);
+  if (!report.digest.empty()) json["digest"] = report.digest;
+}
+
+/// The value on one line, with a blank after commas and colons.
+std::string one_line(const Json& value) {
+  if (!value.is_structured()) {
+    return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+  std::string text(1, value.is_object() ? '{' : '[');
+  bool first = true;
+  for (const auto& [key, item] : value.items()) {
+    if (!first) text += ", ";
+    first = false;
+    if (value.is_object()) text += one_line(Json(key)) + ": ";
+    text += one_line(item);
+  }
+  return text += value.is_object() ? '}' : ']';
+}
+
+/// Whether the value takes at most `width` columns on one line; looks no further than it must.
+bool fits(const Json& value, std::size_t& width) {
+  const auto take = [&width](std::size_t columns) {
+    if (columns > width) return false;
+    width -= columns;
+    return true;
+  };
+  if (!value.is_structured()) return take(one_line(value).size());
+  if (!take(2)) return false;
+  for (const auto& [key, item] : value.items()) {
+    const std::size_t separators = value.is_object() ? key.size() + 6 : 2;
+    if (!take(separators) || !fits(item, width)) return false;
+  }
+  return true;
+}
+
+void append_text(const Json& value, std::size_t indent, std::size_t used, std::string& text) {
+  std::size_t width = kLineWidth > indent + used ? kLineWidth - indent - used : 0;
+  if (!value.is_structured() || value.empty() || fits(value, width)) {
+    text += one_line(value);
+    return;
+  }
+  text += value.is_object() ? "{\n" : "[\n";
+  bool first = true;
+  for (const auto& [key, item] : value.items()) {
+    if (!first) text += ",\n";
+    first = false;
+    text.append(indent + 2, ' ');
+    std::string label;
+    if (value.is_object()) label = one_line(Json(key)) + ": ";
+    text += label;
+    append_text(item, indent + 2, label.size() + 1, text);
+  }
+  text.append("\n").append(indent, ' ') += value.is_object() ? '}' : ']';
+}
+
+}  // namespace
+
+Json comparable_json(const Report& report, bool full) {
+  Json json{{"report", 1},
+            {"hpsim_version", HPSIM_VERSION},
+            {"scenario", {{"name", report.name}, {"file", report.file}, {"hash", report.hash}}},
+            {"backend", report.backend}};
+  if (report.scenario) json["world_size"] = report.scenario->mesh.num_ranks();
+  json["verdict"] = name_of(report.outcome);
+  json["exit_code"] = report.exit_code;
+  json["checks"] = list_json(report.checks, check_json);
+  json["findings"] = list_json(report.findings, finding_json);
+  json["warnings"] = Json::array();
+  for (const Finding& finding : report.findings) {
+    if (finding.severity == Severity::Warning) json["warnings"].push_back(finding_json(finding));
+  }
+  json["notes"] = report.notes;
+  json["diagnostics"] = list_json(report.diagnostics, diagnostic_json);
+  if (report.has_run) add_run(report, full, json);
+  return json;
+}
+
+Json report_json(const Report& report, bool full) {
+  Json json = comparable_json(report, full);
+  json["timing"] = {{"start_s", report.timing.start_s},
+                    {"connect_s", report.timing.connect_s},
+                    {"run_s", report.timing.run_s},
+                    {"verify_s", report.timing.verify_s},
+                    {"total_s", report.timing.total_s}};
+  json["meta"] = Json::object();
+  for (const auto& [key, value] : report.meta)
+    json["meta"][key] = value;
+  return json;
+}
+
+std::string json_text(const Json& value) {
+  std::string text;
+  append_text(value, 0, 0, text);
+  return text += '\n';
+}
+
+}  // namespace hpsim

@@ -1,0 +1,225 @@
+#include "report/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/check.h"
+#include "report/digest.h"
+#include "report/expect.h"
+#include "report/json.h"
+
+namespace hpsim {
+namespace {
+
+std::vector<ShardRun> shard_runs(const PlannedParameter& parameter) {
+  std::vector<ShardRun> runs;
+  for (std::int64_t shard = 0; shard < parameter.shard_size(); ++shard) {
+    const Interval rows = parameter.rows_of(shard);
+    if (!runs.empty() && runs.back().rows == rows.length()) {
+      runs.back().shards.end = shard + 1;
+    } else {
+      runs.push_back({{shard, shard + 1}, rows.begin, rows.length()});
+    }
+  }
+  return runs;
+}
+
+Report report_of(const Scenario& scenario, const std::string& backend) {
+  Report report;
+  report.name = scenario.name;
+  report.description = scenario.description;
+  report.file = scenario.file;
+  report.hash = scenario.hash;
+  report.scenario = scenario;
+  report.backend = backend;
+  return report;
+}
+
+void add_plan(const Plan& plan, Report& report) {
+  for (const PlannedParameter& parameter : plan.parameters) {
+    report.parameters.push_back({.name = parameter.name,
+                                 .global_shape = parameter.shape,
+                                 .dtype = plan.scenario.numerics.dtype,
+                                 .sharded = parameter.sharded,
+                                 .unsharded = parameter.unsharded,
+                                 .sharded_group = parameter.sharded_group,
+                                 .unsharded_group = parameter.unsharded_group,
+                                 .partial_group = parameter.partial_group,
+                                 .padded_shape = parameter.padded_shape(),
+                                 .runs = shard_runs(parameter)});
+  }
+  for (const Bucket& bucket : plan.buckets) {
+    BucketReport entry{plan.scenario.units.at(static_cast<std::size_t>(bucket.unit)).name, {}};
+    for (const int parameter : bucket.parameters) {
+      entry.params.push_back(plan.parameters.at(static_cast<std::size_t>(parameter)).name);
+    }
+    report.buckets.push_back(std::move(entry));
+  }
+  for (const Step& step : plan.steps) {
+    if (!step.collective) continue;
+    report.collectives.push_back({.seq = static_cast<std::int64_t>(report.collectives.size()),
+                                  .phase = step.phase,
+                                  .step = step.step,
+                                  .micro_batch = step.micro_batch,
+                                  .bucket = step.bucket,
+                                  .spec = *step.collective});
+  }
+}
+
+void raise_to(std::int64_t& maximum, std::int64_t value) {
+  maximum = std::max(maximum, value);
+}
+
+void add_measurements(const RunResult& run, Report& report) {
+  const std::int64_t num_steps = run.layout().num_steps();
+  report.has_run = true;
+  report.ledger.resize(kNumMemoryKinds);
+  for (LedgerReport& kind : report.ledger) {
+    kind.after_step_bytes.assign(static_cast<std::size_t>(num_steps), 0);
+  }
+  const auto unsharded = static_cast<std::size_t>(MemoryKind::UnshardedParameters);
+  for (std::int64_t r = 0; r < run.layout().num_ranks(); ++r) {
+    const RankRecord& rank = run.rank_record(Rank{r});
+    raise_to(report.counters.pad_allocations, rank.pad_allocations);
+    raise_to(report.counters.pad_copies, rank.pad_copies);
+    raise_to(report.counters.peak_unsharded_bytes, rank.ledger.peak()[unsharded]);
+    raise_to(report.counters.peak_bytes, rank.ledger.peak_total());
+    for (std::size_t kind = 0; kind < kNumMemoryKinds; ++kind) {
+      raise_to(report.ledger[kind].peak_bytes, rank.ledger.peak()[kind]);
+      for (std::int64_t step = 0; step < num_steps; ++step) {
+        raise_to(report.ledger[kind].after_step_bytes[static_cast<std::size_t>(step)],
+                 run.step_record(Rank{r}, step).live_after[kind]);
+      }
+    }
+  }
+}
+
+void add_notes(const Scenario& scenario, Report& report) {
+  if (scenario.is_exact()) {
+    report.notes.emplace_back(
+        "exact mode: every mean, and the avg scale, divides by the next power of two >= its count");
+  }
+  const double ratio = gradient_ratio(scenario);
+  if (ratio == 1) return;
+  const FullyShardSpec& fully_shard = scenario.fully_shard;
+  report.notes.push_back(fmt::format(
+      "gradients are {} x the gradient of the reported loss: reduce_op {}, k = {}, F = {}, loss {}",
+      format_factor(ratio), to_string(fully_shard.reduce_op),
+      format_factor(fully_shard.gradient_scaling_factor), format_factor(gradient_divisor(scenario)),
+      scenario.training.loss_normalization == LossNormalization::Sum ? "sum" : "local_mean"));
+}
+
+/// How far losses or norms of a run may be from those of a free-running baseline.
+std::vector<double> bounds_of(const std::vector<ReferenceScalar>& scalars,
+                              const ReferenceRun& reference) {
+  std::vector<double> bounds;
+  for (const ReferenceScalar& scalar : scalars) {
+    const double rounding = reference.exact ? 0 : 4 * reference.unit_roundoff;
+    bounds.push_back(scalar.spread + rounding * std::abs(scalar.value));
+  }
+  return bounds;
+}
+
+void apply_expect(const Scenario& scenario, const ReferenceRun& reference, bool has_numbers,
+                  Report& report) {
+  if (scenario.expect.empty()) return;
+  const ExpectBounds bounds{.has_numbers = has_numbers,
+                            .losses = bounds_of(reference.losses, reference),
+                            .grad_norms = bounds_of(reference.grad_norms, reference)};
+  ExpectResult result = check_expect(scenario.expect, comparable_json(report, false), bounds);
+  if (!result.not_compared.empty()) {
+    report.notes.push_back(fmt::format("expect: {} not compared, {} computes no numbers",
+                                       fmt::join(result.not_compared, ", "), report.backend));
+  }
+  if (!result.check) return;
+  if (!result.check->passed) {
+    report.outcome = Outcome::Fail;
+    report.exit_code = 1;
+  }
+  report.checks.push_back(*result.check);
+  for (Finding& finding : result.findings) {
+    report.findings.push_back(std::move(finding));
+  }
+}
+
+}  // namespace
+
+std::string_view name_of(Outcome outcome) {
+  switch (outcome) {
+    case Outcome::Pass:
+      return "pass";
+    case Outcome::Fail:
+      return "fail";
+    case Outcome::Error:
+      return "error";
+  }
+  HPSIM_CHECK(false, "unknown outcome {}", static_cast<int>(outcome));
+  return {};
+}
+
+Report make_report(const VerifiedPlan& plan, const RunResult& run, const ReferenceRun& reference,
+                   const Verdict& verdict) {
+  const Scenario& scenario = plan->scenario;
+  Report report = report_of(scenario, run.backend());
+  report.outcome = verdict.passed() ? Outcome::Pass : Outcome::Fail;
+  report.exit_code = verdict.passed() ? 0 : 1;
+  report.checks = verdict.checks;
+  report.findings = verdict.findings;
+  add_plan(*plan, report);
+  add_measurements(run, report);
+  report.losses = verdict.losses;
+  report.grad_norms = verdict.grad_norms;
+  if (run.has_numbers()) {
+    for (const ReferenceScalar& loss : reference.losses)
+      report.baseline_losses.push_back(loss.value);
+    if (scenario.is_exact()) report.digest = digest_of(*plan, run, verdict.losses);
+    add_notes(scenario, report);
+  }
+  apply_expect(scenario, reference, run.has_numbers(), report);
+  return report;
+}
+
+Report make_rejected_report(const Scenario& scenario, const std::string& backend,
+                            const PlanRejected& rejected) {
+  Report report = report_of(scenario, backend);
+  report.outcome = Outcome::Fail;
+  report.exit_code = 1;
+  report.checks = rejected.checks().results;
+  report.findings = rejected.findings();
+  return report;
+}
+
+Report make_error_report(const Scenario& scenario, const std::string& backend, const Error& error) {
+  Report report = report_of(scenario, backend);
+  report.exit_code = exit_code_of(error.kind());
+  report.diagnostics = error.diagnostics();
+  return report;
+}
+
+Report make_error_report(const std::string& file, const std::string& backend, const Error& error) {
+  Report report;
+  report.file = file;
+  report.backend = backend;
+  report.exit_code = exit_code_of(error.kind());
+  report.diagnostics = error.diagnostics();
+  return report;
+}
+
+double gradient_ratio(const Scenario& scenario) {
+  const bool mean = scenario.training.loss_normalization == LossNormalization::LocalMean;
+  const double loss_divisor = mean ? mean_divisor(scenario, scenario.num_data_ranks()) : 1;
+  return scenario.fully_shard.gradient_scaling_factor * loss_divisor / gradient_divisor(scenario);
+}
+
+std::string format_factor(double factor) {
+  const double inverse = 1 / factor;
+  if (std::abs(factor) < 1 && factor != 0 && inverse == std::nearbyint(inverse)) {
+    return fmt::format("1/{:.0f}", inverse);
+  }
+  return fmt::format("{:.6g}", factor);
+}
+
+}  // namespace hpsim

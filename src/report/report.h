@@ -1,0 +1,146 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "base/finding.h"
+#include "plan/plan.h"
+#include "plan/verify_plan.h"
+#include "trace/ledger.h"
+#include "trace/reference_run.h"
+#include "trace/run_result.h"
+#include "verify/verdict.h"
+
+namespace hpsim {
+
+enum class Outcome { Pass, Fail, Error };
+
+/// "pass", "fail", "error"
+[[nodiscard]] std::string_view name_of(Outcome outcome);
+
+/// Neighbouring shards with equally many rows: shard shards.begin + i starts at row
+/// first_row + i * rows. 7 rows over 4: {[0, 3), 0, 2} {[3, 4), 6, 1}.
+struct ShardRun {
+  Interval shards;
+  std::int64_t first_row = 0;
+  std::int64_t rows = 0;  ///< of each shard
+  bool operator==(const ShardRun&) const = default;
+};
+
+struct ParameterReport {
+  std::string name;
+  Shape global_shape;
+  DType dtype = DType::Float32;
+  std::vector<Placement> sharded;
+  std::vector<Placement> unsharded;
+  GroupInfo sharded_group;
+  GroupInfo unsharded_group;
+  GroupInfo partial_group;
+  Shape padded_shape;
+  std::vector<ShardRun> runs;  ///< all shards, in order
+};
+
+/// What one fused collective carries.
+struct BucketReport {
+  std::string unit;
+  std::vector<std::string> params;
+};
+
+/// One collective, listed once for all groups that run it side by side.
+struct CollectiveReport {
+  std::int64_t seq = 0;  ///< from 0, over the whole run
+  Phase phase = Phase::Forward;
+  std::int64_t step = 0;
+  std::int64_t micro_batch = 0;
+  int bucket = -1;  ///< into Report::buckets; -1 if it carries no parameters
+  CollectiveSpec spec;
+};
+
+/// Maxima over ranks.
+struct Counters {
+  std::int64_t pad_allocations = 0;
+  std::int64_t pad_copies = 0;
+  std::int64_t peak_unsharded_bytes = 0;
+  std::int64_t peak_bytes = 0;
+};
+
+/// Bytes of one kind of memory, maxima over ranks.
+struct LedgerReport {
+  std::int64_t peak_bytes = 0;
+  std::vector<std::int64_t> after_step_bytes;
+};
+
+/// Wall times, in seconds; the only part of a report besides `meta` that differs between two runs.
+struct Timing {
+  double start_s = 0;    ///< reading, planning, checking the plan
+  double connect_s = 0;  ///< until all ranks were connected
+  double run_s = 0;      ///< the steps, slowest rank
+  double verify_s = 0;   ///< baseline, comparison, report
+  double total_s = 0;
+};
+
+/// Everything there is to say about one scenario: version 1 of the report in the scenario format.
+/// It is small for any number of ranks: ranks are listed when it is printed.
+struct Report {
+  std::string name;
+  std::string description;
+  std::string file;  ///< the argument as typed
+  std::string hash;
+  std::optional<Scenario> scenario;  ///< none if the file could not be read
+  std::string backend;
+
+  Outcome outcome = Outcome::Error;
+  int exit_code = 70;
+  std::vector<CheckResult> checks;
+  std::vector<Finding> findings;  ///< errors and warnings
+  std::vector<Diagnostic> diagnostics;
+  std::vector<std::string> notes;  ///< what to know when reading the numbers
+
+  std::vector<ParameterReport> parameters;
+  std::vector<BucketReport> buckets;
+  std::vector<CollectiveReport> collectives;
+  std::vector<double> losses;
+  std::vector<double> baseline_losses;
+  std::vector<double> grad_norms;
+  bool has_run = false;  ///< counters and ledger were measured
+  Counters counters;
+  std::vector<LedgerReport> ledger;  ///< by MemoryKind
+  std::string digest;                ///< exact mode only
+
+  Timing timing;
+  std::vector<std::pair<std::string, std::string>> meta;
+};
+
+/// The report of a run that was judged; applies the scenario's `expect` (see expect.h), which can
+/// turn a pass into a failure.
+[[nodiscard]] Report make_report(const VerifiedPlan& plan, const RunResult& run,
+                                 const ReferenceRun& reference, const Verdict& verdict);
+
+/// The report of a plan that was refused before anything ran: verdict fail, exit code 1.
+[[nodiscard]] Report make_rejected_report(const Scenario& scenario, const std::string& backend,
+                                          const PlanRejected& rejected);
+
+/// The report of a scenario that was read but whose run ended without a verdict.
+[[nodiscard]] Report make_error_report(const Scenario& scenario, const std::string& backend,
+                                       const Error& error);
+
+/// The report of a file that is no valid scenario.
+[[nodiscard]] Report make_error_report(const std::string& file, const std::string& backend,
+                                       const Error& error);
+
+/// G over the gradient of the reported loss: k D / F for local_mean, k / F for sum, with the
+/// divisors of exact mode where it is on (scenario format, "What is computed").
+///
+///   avg, k = 1, local_mean, 4 data ranks    1        sum, the same      4
+///   avg, k = 2                              2        avg, F = 3         4/3
+///   avg, loss sum                           1/4      sum, loss sum      1
+[[nodiscard]] double gradient_ratio(const Scenario& scenario);
+
+/// 0.25 -> "1/4", 4 -> "4", 1.5 -> "1.5": a factor for people.
+[[nodiscard]] std::string format_factor(double factor);
+
+}  // namespace hpsim

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "report/report.h"
+
+namespace hpsim {
+
+inline constexpr std::size_t kTextWidth = 100;
+
+/// Rows of every shard, short: the first of these that is not too long.
+///
+///   7 over 4 -> "2 2 2 1"    10 over 4 -> "3 3 3 1"    1000 over 16 -> "63 (x15) 55"
+///   one shard of 7 -> "7"
+[[nodiscard]] std::string shard_rows_text(const std::vector<ShardRun>& runs);
+
+/// Rows of padding over all shards. 7 over 4 -> 1; 5 over 4, padded to 2 -> 3.
+[[nodiscard]] std::int64_t padding_rows(const ParameterReport& parameter);
+
+/// Collectives of one kind in one optimizer step.
+struct CollectiveKind {
+  CollectiveOp op = CollectiveOp::AllGather;
+  MeshDims dims;
+  std::int64_t group_size = 1;
+  DType dtype = DType::Float32;
+  Phase phase = Phase::Forward;  ///< of the first
+  std::int64_t count = 0;
+  std::int64_t bytes_in = 0;    ///< per rank, all of them together
+  std::int64_t bytes_out = 0;   ///< likewise
+  std::optional<double> scale;  ///< prescale * scale; none if they differ
+};
+
+/// The collectives of optimizer step `step` by op, dims and dtype, in the order of their first use.
+[[nodiscard]] std::vector<CollectiveKind> collective_kinds(const Report& report, std::int64_t step);
+
+/// Sum of `compared` over all checks.
+[[nodiscard]] std::int64_t total_compared(const Report& report);
+
+/// The largest err/bound over all checks that have one.
+[[nodiscard]] std::optional<WorstElement> worst_of(const Report& report);
+
+/// "gradient-parity: weight, rank 3 at (0, 3), step 0, index (5, 0)": where a finding is.
+[[nodiscard]] std::string place_of(const Finding& finding);
+
+/// "(1, 2)"
+[[nodiscard]] std::string tuple_text(const std::vector<std::int64_t>& values);
+
+}  // namespace hpsim

@@ -1,0 +1,106 @@
+#include "unit/report/sample_report.h"
+
+namespace hpsim {
+namespace {
+
+CollectiveReport collective(std::int64_t seq, CollectiveOp op, Phase phase, double scale,
+                            MeshDims dims, std::int64_t size, std::int64_t in, std::int64_t out) {
+  return {.seq = seq,
+          .phase = phase,
+          .bucket = 0,
+          .spec = {.op = op,
+                   .dims = std::move(dims),
+                   .group_size = size,
+                   .elems_in = in,
+                   .elems_out = out,
+                   .scale = scale}};
+}
+
+CheckResult check(CheckId id, std::int64_t compared, std::optional<double> ratio = {}) {
+  CheckResult result{.id = id, .passed = true, .compared = compared};
+  if (ratio) result.worst = WorstElement{"weight", 3, 0, *ratio};
+  return result;
+}
+
+Scenario scenario_on(Mesh mesh) {
+  Scenario scenario;
+  scenario.name = "uneven";
+  scenario.description = "7 rows over 4 ranks";
+  scenario.file = "scenarios/fsdp/uneven.json";
+  scenario.hash = "0123456789abcdef";
+  scenario.mesh = std::move(mesh);
+  scenario.training.global_batch = 8;
+  return scenario;
+}
+
+Report report_of(Scenario scenario) {
+  Report report;
+  report.name = scenario.name;
+  report.description = scenario.description;
+  report.file = scenario.file;
+  report.hash = scenario.hash;
+  report.scenario = std::move(scenario);
+  report.backend = "local";
+  report.outcome = Outcome::Pass;
+  report.exit_code = 0;
+  report.buckets = {{"(root)", {"weight"}}};
+  report.has_run = true;
+  report.ledger.resize(kNumMemoryKinds);
+  for (LedgerReport& kind : report.ledger)
+    kind.after_step_bytes = {0};
+  report.timing = {
+      .start_s = 0.003, .connect_s = 0, .run_s = 0.004, .verify_s = 0.0121, .total_s = 0.0193};
+  return report;
+}
+
+}  // namespace
+
+Report sample_report() {
+  Report report = report_of(scenario_on(Mesh({4}, {"fsdp"})));
+  const ParameterReport weight = {.name = "weight",
+                                  .global_shape = {7, 8},
+                                  .sharded = {RaggedShard{{0}, {2, 2, 2, 1}}},
+                                  .unsharded = {Replicate{}},
+                                  .sharded_group = {{0}, 4},
+                                  .padded_shape = {2, 8},
+                                  .runs = {{{0, 3}, 0, 2}, {{3, 4}, 6, 1}}};
+  report.parameters.push_back(weight);
+  report.collectives = {
+      collective(0, CollectiveOp::AllGather, Phase::Forward, 1, {0}, 4, 16, 64),
+      collective(1, CollectiveOp::AllGather, Phase::Backward, 1, {0}, 4, 16, 64),
+      collective(2, CollectiveOp::ReduceScatter, Phase::Backward, 0.25, {0}, 4, 64, 16)};
+  report.checks = {check(CheckId::Coverage, 5),
+                   check(CheckId::SyncSet, 1),
+                   check(CheckId::PlanAgreement, 12),
+                   check(CheckId::Placements, 4),
+                   check(CheckId::LossParity, 1, 0.02),
+                   check(CheckId::GradientParity, 56, 0.125),
+                   check(CheckId::ParameterParity, 1234, 0.1)};
+  report.losses = {0.421875};
+  report.baseline_losses = {0.421875};
+  report.grad_norms = {2};
+  report.counters = {
+      .pad_allocations = 1, .pad_copies = 2, .peak_unsharded_bytes = 256, .peak_bytes = 640};
+  report.ledger[0] = {64, {64}};  // 2 rows of 8, 4 bytes each
+  report.ledger[1] = {32, {32}};
+  report.ledger[2] = {256, {0}};
+  return report;
+}
+
+Report large_report() {
+  Report report = report_of(scenario_on(Mesh({2, 64}, {"rep", "fsdp"})));
+  const ParameterReport weight = {.name = "weight",
+                                  .global_shape = {32, 64},
+                                  .sharded = {Replicate{}, Shard{0}},
+                                  .unsharded = {Replicate{}, Replicate{}},
+                                  .sharded_group = {{1}, 64},
+                                  .unsharded_group = {{0}, 2},
+                                  .padded_shape = {1, 64},
+                                  .runs = {{{0, 32}, 0, 1}, {{32, 64}, 32, 0}}};
+  report.parameters.push_back(weight);
+  report.collectives = {collective(0, CollectiveOp::AllReduce, Phase::Backward, 1, {0}, 2, 64, 64)};
+  report.checks = {check(CheckId::Coverage, 64)};
+  return report;
+}
+
+}  // namespace hpsim
