@@ -1,0 +1,73 @@
+# Short names for what is done often. `make` alone lists them.
+#   NATIVE=OFF  portable code instead of code for this machine's processor
+#   PREFIX=DIR  where `make install` puts things
+#   JOBS=N      parallel jobs
+
+NATIVE ?= ON
+PREFIX ?= /usr/local
+JOBS ?= $(shell nproc)
+
+PACKAGES := sh cmake/install_packages.sh
+SOURCES = $$(find src cli tests -name '*.h' -o -name '*.cc')
+CTEST := ctest --output-on-failure -LE slow
+DEMO := scenarios/fsdp/a2_uneven_7x8_over_4.json
+
+.PHONY: help demo build test asan tsan lint tidy format bench install clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo     build, then run a scenario with uneven shards over real Gloo collectives"
+	@echo "make build    build/hpsim, optimised (NATIVE=OFF: for any processor)"
+	@echo "make test     build and run all tests but the slow ones"
+	@echo "make asan     the same tests under address and undefined-behaviour sanitizers"
+	@echo "make tsan     the same tests under the thread sanitizer"
+	@echo "make lint     format, include layers, warnings as errors"
+	@echo "make tidy     clang-tidy"
+	@echo "make format   format all sources in place"
+	@echo "make bench    build and run the benchmarks"
+	@echo "make install  hpsim, scenarios and schema under PREFIX ($(PREFIX))"
+	@echo "make clean    remove all build folders"
+	@echo "Missing Debian packages are installed first; that takes root or sudo."
+
+demo: build
+	@echo
+	build/hpsim run $(DEMO)
+
+build:
+	@$(PACKAGES) build speed
+	@cmake --preset release -DHPSIM_NATIVE=$(NATIVE) -DCMAKE_INSTALL_PREFIX=$(PREFIX) > /dev/null
+	@cmake --build --preset release -j $(JOBS)
+
+test: build
+	$(CTEST) --test-dir build -j 2
+
+asan tsan:
+	@$(PACKAGES) build speed
+	@cmake --preset $@ > /dev/null
+	@cmake --build --preset $@ -j $(JOBS)
+	$(CTEST) --test-dir build-$@ -j 2
+
+lint:
+	@$(PACKAGES) build speed lint
+	clang-format --dry-run -Werror $(SOURCES)
+	cmake -P cmake/check_layers.cmake
+	@cmake --preset dev > /dev/null
+	cmake --build --preset dev -j $(JOBS)
+
+tidy:
+	@$(PACKAGES) build speed tidy
+	@cmake --preset dev > /dev/null
+	clang-tidy -p build-dev --quiet $$(find src cli -name '*.cc')
+
+format:
+	@$(PACKAGES) lint
+	clang-format -i $(SOURCES)
+
+bench: build
+	ctest --test-dir build -L bench --verbose
+
+install: build
+	cmake --install build
+
+clean:
+	rm -rf build build-dev build-asan build-tsan

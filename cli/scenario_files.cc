@@ -1,0 +1,149 @@
+#include "scenario_files.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "scenario/parse.h"
+
+namespace hpsim {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// One more than the scenario reader takes, so that it sees that a file is too large.
+constexpr std::size_t kMaxBytes = (std::size_t{16} << 20) + 1;
+
+[[noreturn]] void refuse(const std::string& path, const std::string& why, std::string help = {}) {
+  throw Error(ErrorKind::Usage,
+              {Diagnostic{.file = path, .message = why, .help = std::move(help)}});
+}
+
+std::string read_file(const std::string& path) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"),
+                                                             &std::fclose);
+  if (!file) refuse(path, fmt::format("cannot be read: {}", std::strerror(errno)));
+  std::string text;
+  char block[1 << 16];
+  while (text.size() < kMaxBytes) {
+    errno = 0;
+    const std::size_t count =
+        std::fread(block, 1, std::min(sizeof block, kMaxBytes - text.size()), file.get());
+    if (std::ferror(file.get()) != 0) {
+      refuse(path, fmt::format("cannot be read: {}", std::strerror(errno)));
+    }
+    if (count == 0) break;
+    text.append(block, count);
+  }
+  return text;
+}
+
+/// Looks for a key "hpsim" of the outermost object and stops there.
+class KeySearch : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  bool found = false;
+
+  bool null() override { return true; }
+  bool boolean(bool /*value*/) override { return true; }
+  bool number_integer(number_integer_t /*value*/) override { return true; }
+  bool number_unsigned(number_unsigned_t /*value*/) override { return true; }
+  bool number_float(number_float_t /*value*/, const string_t& /*text*/) override { return true; }
+  bool string(string_t& /*value*/) override { return true; }
+  bool binary(binary_t& /*value*/) override { return true; }
+  bool start_object(std::size_t /*size*/) override { return enter(); }
+  bool end_object() override { return leave(); }
+  bool start_array(std::size_t /*size*/) override { return enter(); }
+  bool end_array() override { return leave(); }
+  bool key(string_t& name) override {
+    found = found || (depth_ == 1 && name == "hpsim");
+    return !found;
+  }
+  bool parse_error(std::size_t /*at*/, const std::string& /*token*/,
+                   const nlohmann::detail::exception& /*error*/) override {
+    is_json_ = false;
+    return false;
+  }
+
+  [[nodiscard]] bool is_json() const { return is_json_; }
+
+ private:
+  bool enter() {
+    ++depth_;
+    return true;
+  }
+  bool leave() {
+    --depth_;
+    return true;
+  }
+
+  int depth_ = 0;
+  bool is_json_ = true;
+};
+
+bool is_scenario(const std::string& path) {
+  const std::string text = read_file(path);
+  KeySearch search;
+  nlohmann::json::sax_parse(text, &search, nlohmann::json::input_format_t::json, true, true);
+  return search.found || (!search.is_json() && text.find("\"hpsim\"") != std::string::npos);
+}
+
+std::vector<std::string> files_below(const std::string& directory) {
+  std::vector<std::string> files;
+  std::error_code failure;
+  fs::recursive_directory_iterator it(directory, failure);
+  for (; !failure && it != fs::recursive_directory_iterator(); it.increment(failure)) {
+    const fs::path& path = it->path();
+    if (it->is_directory(failure)) {
+      if (path.filename() == "invalid") it.disable_recursion_pending();
+    } else if (path.extension() == ".json" && is_scenario(path.string())) {
+      files.push_back(path.string());
+    }
+  }
+  if (failure) refuse(directory, fmt::format("cannot be read: {}", failure.message()));
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+}  // namespace
+
+std::vector<std::string> find_scenario_files(const std::vector<std::string>& paths) {
+  std::vector<std::string> files;
+  for (const std::string& path : paths) {
+    std::error_code failure;
+    const fs::file_status status = fs::status(path, failure);
+    if (status.type() == fs::file_type::not_found) refuse(path, "no such file or directory");
+    if (!fs::is_directory(status)) {
+      files.push_back(path);
+      continue;
+    }
+    const std::vector<std::string> below = files_below(path);
+    if (below.empty()) {
+      refuse(path, "holds no scenario",
+             "a scenario is a *.json file with a top-level key \"hpsim\"; directories named "
+             "\"invalid\" are looked into only if named themselves");
+    }
+    files.insert(files.end(), below.begin(), below.end());
+  }
+  return files;
+}
+
+ReadScenarios read_scenarios(const std::vector<std::string>& files) {
+  ReadScenarios read;
+  for (const std::string& file : files) {
+    const std::string text = read_file(file);
+    try {
+      read.scenarios.push_back(parse_scenario(text, file));
+    } catch (const Error& error) {
+      read.rejected.push_back({file, error.diagnostics()});
+    }
+  }
+  return read;
+}
+
+}  // namespace hpsim

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <string>
+
+#include "scenario/scenario.h"
+
+namespace hpsim::test {
+
+/// Draws numbers that are the same with every standard library.
+class Dice {
+ public:
+  explicit Dice(std::uint64_t seed) : engine_(seed) {}
+  /// 0 <= result < count
+  [[nodiscard]] std::int64_t below(std::int64_t count) {
+    return static_cast<std::int64_t>(engine_() % static_cast<std::uint64_t>(count));
+  }
+  /// True once in `count` times.
+  [[nodiscard]] bool one_in(std::int64_t count) { return below(count) == 0; }
+  template <class T>
+  [[nodiscard]] T pick(std::initializer_list<T> choices) {
+    return choices.begin()[below(static_cast<std::int64_t>(choices.size()))];
+  }
+
+ private:
+  std::mt19937_64 engine_;
+};
+
+/// A small scenario that is valid and may be any mix of what the format allows: meshes of 1 or 2
+/// dims up to 8 ranks with any roles and rank order, prime and single sizes, elementwise and module
+/// models, units, replicated parameters, data dims, factors, optimizers, dtypes and modes.
+[[nodiscard]] Scenario random_scenario(Dice& dice);
+
+/// One line that tells what was drawn.
+[[nodiscard]] std::string describe(const Scenario& scenario);
+
+}  // namespace hpsim::test
