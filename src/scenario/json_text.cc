@@ -16,6 +16,7 @@ namespace {
 constexpr std::size_t kMaxBytes = std::size_t{16} << 20;
 constexpr int kMaxDepth = 64;
 constexpr std::size_t kLongestShown = 60;
+constexpr std::size_t kMostDuplicatesShown = 100;
 
 struct SyntaxError {
   std::size_t byte = 0;
@@ -37,7 +38,8 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
       : token_starts_(token_starts), root_(root) {}
 
   std::optional<SyntaxError> syntax_error;
-  std::vector<DuplicateKey> duplicates;
+  std::vector<DuplicateKey> duplicates;  ///< the first ones
+  std::size_t num_duplicates = 0;
 
   bool null() override { return add(Json(nullptr)); }
   bool boolean(bool value) override { return add(Json(value)); }
@@ -55,7 +57,9 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
     const std::size_t byte = next_token();
     Container& object = open_.back();
     const auto [entry, is_new] = object.keys.emplace(name, byte);
-    if (!is_new) duplicates.push_back({name, pointer_to(name), entry->second, byte});
+    if (!is_new && ++num_duplicates <= kMostDuplicatesShown) {
+      duplicates.push_back({name, pointer_to(name), entry->second, byte});
+    }
     object.key = std::move(name);
     return true;
   }
@@ -220,6 +224,12 @@ void JsonText::parse() {
                                   in_quotes(duplicate.key), first.line, first.column),
            .help = "keep one of the two"});
     }
+    if (builder.num_duplicates > kMostDuplicatesShown) {
+      diagnostics.push_back({.file = file_,
+                             .message = fmt::format("{} more duplicate keys are not shown",
+                                                    builder.num_duplicates - kMostDuplicatesShown),
+                             .help = "mend the first ones"});
+    }
   }
   if (!diagnostics.empty()) throw Error(ErrorKind::InvalidScenario, std::move(diagnostics));
 }
@@ -227,11 +237,10 @@ void JsonText::parse() {
 SourcePosition JsonText::position_at(std::size_t byte) const {
   const auto next_line = std::upper_bound(line_starts_.begin(), line_starts_.end(), byte);
   const std::size_t line_start = *(next_line - 1);
-  SourcePosition position{next_line - line_starts_.begin(), 1};
-  for (std::size_t i = line_start; i < byte && i < text_.size(); ++i) {
-    if (!is_utf8_continuation(text_[i])) ++position.column;
-  }
-  return position;
+  const std::string_view before = std::string_view(text_).substr(line_start, byte - line_start);
+  return {next_line - line_starts_.begin(),
+          1 + std::count_if(before.begin(), before.end(),
+                            [](char c) { return !is_utf8_continuation(c); })};
 }
 
 std::unordered_map<const Json*, NodePosition> JsonText::positions_of(

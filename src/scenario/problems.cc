@@ -9,17 +9,24 @@
 namespace hpsim {
 
 void Problems::add(const JsonCursor& at, std::string message, std::string help) {
-  mark_bad(*at.value);
-  problems_.push_back({at, false, std::move(message), std::move(help)});
+  add({at, false, std::move(message), std::move(help)});
 }
 
 void Problems::add_at_key(const JsonCursor& at, std::string message, std::string help) {
-  mark_bad(*at.value);
-  problems_.push_back({at, true, std::move(message), std::move(help)});
+  add({at, true, std::move(message), std::move(help)});
+}
+
+void Problems::add(Problem problem) {
+  constexpr std::size_t kMostKept = 1000;
+  mark_bad(*problem.at.value);
+  if (problems_.size() < kMostKept) {
+    problems_.push_back(std::move(problem));
+  } else {
+    ++num_not_kept_;
+  }
 }
 
 void Problems::throw_if_any() const {
-  constexpr std::size_t kMostShown = 1000;
   if (problems_.empty()) return;
   std::unordered_set<const Json*> values;
   for (const Problem& problem : problems_)
@@ -40,11 +47,9 @@ void Problems::throw_if_any() const {
                    [](const Diagnostic& a, const Diagnostic& b) {
                      return std::tie(a.line, a.column) < std::tie(b.line, b.column);
                    });
-  if (diagnostics.size() > kMostShown) {
-    const std::size_t num_more = diagnostics.size() - kMostShown;
-    diagnostics.resize(kMostShown);
+  if (num_not_kept_ > 0) {
     diagnostics.push_back({.file = text_.file(),
-                           .message = fmt::format("{} more mistakes are not shown", num_more),
+                           .message = fmt::format("{} more mistakes are not shown", num_not_kept_),
                            .help = "mend the first ones"});
   }
   throw Error(ErrorKind::InvalidScenario, std::move(diagnostics));

@@ -26,7 +26,7 @@ class Problems {
 
   [[nodiscard]] bool empty() const { return problems_.empty(); }
 
-  /// In file order; beyond 1000 only their number is told.
+  /// In file order; of those beyond the first 1000 only the number is told.
   /// \throws Error (InvalidScenario) unless empty
   void throw_if_any() const;
 
@@ -38,8 +38,11 @@ class Problems {
     std::string help;
   };
 
+  void add(Problem problem);
+
   const JsonText& text_;
   std::vector<Problem> problems_;
+  std::size_t num_not_kept_ = 0;
   std::unordered_set<const Json*> bad_;
 };
 

@@ -184,12 +184,13 @@ std::optional<ModelSpec> read_modules(const ObjectReader& scenario) {
 }
 
 void check_numel(const ObjectReader& scenario, const ModelSpec& model) {
+  const std::vector<JsonCursor> elements = scenario.elements("model");
   for (std::size_t i = 0; i < model.modules.size(); ++i) {
     const ModuleSpec& module = model.modules[i];
     if (module.type != ModuleType::Linear) continue;
     if (checked_num_elems({module.out_features, module.in_features})) continue;
     scenario.problems().add(
-        scenario.elements("model")[i],
+        elements[i],
         fmt::format("the weight of {}, {} * {}, has more than 2^63 - 1 elements",
                     in_quotes(module.name), module.out_features, module.in_features),
         "make it smaller");
@@ -219,6 +220,7 @@ std::optional<ModelSpec> read_model(const ObjectReader& scenario) {
 std::vector<UnitSpec> read_units(const ObjectReader& scenario, const ModelSpec& model) {
   const ObjectReader fully_shard = scenario.object("fully_shard", "FullyShard");
   const auto patterns = fully_shard.strings("units");
+  const std::vector<JsonCursor> elements = fully_shard.elements("units");
   std::vector<std::string> names;
   for (const ModuleSpec& module : model.modules)
     names.push_back(module.name);
@@ -230,7 +232,7 @@ std::vector<UnitSpec> read_units(const ObjectReader& scenario, const ModelSpec& 
     };
     if (std::any_of(names.begin(), names.end(), matches_pattern)) continue;
     scenario.problems().add(
-        fully_shard.elements("units")[i],
+        elements[i],
         fmt::format("{} matches no {}", in_quotes((*patterns)[i]),
                     model.is_elementwise() ? "parameter" : "module"),
         fmt::format("the {} are {}", model.is_elementwise() ? "parameters" : "modules",

@@ -16,6 +16,7 @@ using Mode = NumericsSpec::Mode;
 std::vector<int> read_replicate_params(const ObjectReader& fully_shard, const ModelSpec& model) {
   const std::vector<ParameterSpec> parameters = list_parameters(model);
   const auto patterns = fully_shard.strings("replicate_params");
+  const std::vector<JsonCursor> elements = fully_shard.elements("replicate_params");
   std::vector<int> replicated;
   for (std::size_t i = 0; patterns && i < patterns->size(); ++i) {
     bool matches_any = false;
@@ -28,7 +29,7 @@ std::vector<int> read_replicate_params(const ObjectReader& fully_shard, const Mo
     std::vector<std::string> names;
     for (const ParameterSpec& parameter : parameters)
       names.push_back(parameter.name);
-    fully_shard.problems().add(fully_shard.elements("replicate_params")[i],
+    fully_shard.problems().add(elements[i],
                                fmt::format("{} matches no parameter", in_quotes((*patterns)[i])),
                                fmt::format("the parameters are {}", quoted_list(names)));
   }
@@ -63,13 +64,14 @@ FillSpec read_fill(const ObjectReader& data, std::string_view key, const FillSpe
 MeshDims read_data_dims(const ObjectReader& data, const Mesh& mesh, const Roles& roles) {
   MeshDims dims;
   const auto names = data.strings("data_dims");
+  const std::vector<JsonCursor> elements = data.elements("data_dims");
   if (!names) {
     for (const std::optional<int>& dim : {roles.fsdp_shard_dim, roles.dp_replicate_dim}) {
       if (dim) dims.push_back(*dim);
     }
   } else {
     for (std::size_t i = 0; i < names->size(); ++i) {
-      const JsonCursor at = data.elements("data_dims")[i];
+      const JsonCursor& at = elements[i];
       const std::optional<int> dim = mesh.find((*names)[i]);
       std::vector<std::string> known;
       for (int d = 0; d < mesh.num_dims(); ++d)

@@ -44,10 +44,11 @@ void check_exact_data(const ObjectReader& data) {
 }
 
 void check_exact_model(const Scenario& scenario, const ObjectReader& file) {
+  const std::vector<JsonCursor> modules = file.elements("model");
   for (std::size_t i = 0; i < scenario.model.modules.size(); ++i) {
     const ModuleSpec& module = scenario.model.modules[i];
     if (module.type == ModuleType::Linear || module.type == ModuleType::Relu) continue;
-    const ObjectReader reader(file.elements("model")[i], "Module", file.problems());
+    const ObjectReader reader(modules[i], "Module", file.problems());
     file.problems().add(reader.where("type"),
                         fmt::format("exact mode computes linear and relu, but {} is {}",
                                     in_quotes(module.name), name_of(module.type)),

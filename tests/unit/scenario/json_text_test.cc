@@ -85,6 +85,19 @@ TEST_CASE("a duplicate key is refused with its pointer and both positions") {
   }
 }
 
+TEST_CASE("beyond a hundred duplicate keys only their number is told") {
+  std::string text = "{\"a\": 0";
+  for (int i = 0; i < 130; ++i)
+    text += ", \"a\": 0";
+  try {
+    const JsonText json(text + "}", "x.json");
+    FAIL("parsed");
+  } catch (const Error& error) {
+    REQUIRE(error.diagnostics().size() == 101);
+    CHECK(error.diagnostics().back().message == "30 more duplicate keys are not shown");
+  }
+}
+
 TEST_CASE("syntax errors point at the wrong token") {
   struct Row {
     const char* text;
