@@ -25,6 +25,25 @@ Placement fsdp_placement(std::int64_t rows, std::int64_t num_shards) {
   return ragged;
 }
 
+std::vector<Interval> rows_along(const Placement& placement, std::int64_t rows,
+                                 std::int64_t num_ranks) {
+  std::vector<Interval> parts(static_cast<std::size_t>(num_ranks), Interval{0, rows});
+  if (const auto* shard = std::get_if<Shard>(&placement); shard != nullptr && shard->dim == 0) {
+    for (std::int64_t i = 0; i < num_ranks; ++i) {
+      parts[static_cast<std::size_t>(i)] = shard_interval(rows, {i, num_ranks});
+    }
+  } else if (const auto* ragged = std::get_if<RaggedShard>(&placement)) {
+    HPSIM_CHECK(ragged->local_units.size() == parts.size(), "{} units for {} ranks",
+                ragged->local_units.size(), num_ranks);
+    std::int64_t begin = 0;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      parts[i] = {begin, begin + ragged->local_units[i]};
+      begin = parts[i].end;
+    }
+  }
+  return parts;
+}
+
 Box local_box(const TensorLayout& layout, const Mesh& mesh, const Coordinate& coordinate) {
   HPSIM_CHECK(static_cast<int>(layout.placements.size()) == mesh.num_dims(),
               "{} placements for a mesh of {} dims", layout.placements.size(), mesh.num_dims());

@@ -31,6 +31,16 @@ struct TensorLayout {
 ///   5, 1     Shard(0)
 [[nodiscard]] Placement fsdp_placement(std::int64_t rows, std::int64_t num_shards);
 
+/// The rows of tensor dim 0 that each of `num_ranks` coordinates along one mesh dim holds, read
+/// from its placement alone, in one pass. Placements that do not cut dim 0 leave all rows to
+/// everybody.
+///
+///   RaggedShard((0,), (2, 2, 2, 1)), 7 rows    [0,2) [2,4) [4,6) [6,7)
+///   Shard(0), 8 rows, 4 ranks                  [0,2) [2,4) [4,6) [6,8)
+///   Replicate, 3 rows, 2 ranks                 [0,3) [0,3)
+[[nodiscard]] std::vector<Interval> rows_along(const Placement& placement, std::int64_t rows,
+                                               std::int64_t num_ranks);
+
 /// The box of the global tensor that the rank at `coordinate` holds, read from the placements alone
 /// (Replicate and Partial: all of it). The offset of an empty shard is the end of the tensor dim.
 ///

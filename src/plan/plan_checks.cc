@@ -6,7 +6,9 @@
 #include <cmath>
 #include <utility>
 
+#include "base/check.h"
 #include "layout/coverage.h"
+#include "layout/tensor_layout.h"
 
 namespace hpsim {
 namespace {
@@ -15,14 +17,13 @@ bool contains(const MeshDims& dims, int dim) {
   return std::find(dims.begin(), dims.end(), dim) != dims.end();
 }
 
-/// Coordinate of shard number `index` of the parameter in the first replica.
-Coordinate coordinate_of_shard(const Mesh& mesh, const MeshDims& dims, std::int64_t index) {
-  Coordinate coordinate(static_cast<std::size_t>(mesh.num_dims()), 0);
-  for (std::size_t i = dims.size(); i-- > 0;) {
-    coordinate[static_cast<std::size_t>(dims[i])] = index % mesh.size(dims[i]);
-    index /= mesh.size(dims[i]);
-  }
-  return coordinate;
+/// Rows that the placements of a parameter give to each shard.
+std::vector<Interval> implied_rows(const Plan& plan, const PlannedParameter& parameter) {
+  const MeshDims& dims = parameter.sharded_group.dims;
+  if (dims.empty()) return {{0, parameter.shape.at(0)}};
+  HPSIM_CHECK(dims.size() == 1, "\"{}\" is cut along {} mesh dims", parameter.name, dims.size());
+  return rows_along(parameter.sharded.at(static_cast<std::size_t>(dims[0])), parameter.shape.at(0),
+                    plan.mesh().size(dims[0]));
 }
 
 /// Collects findings of one check.
@@ -160,12 +161,10 @@ PlanCheckOutcome check_placements(const Plan& plan) {
   Recorder recorder(CheckId::Placements);
   const Mesh& mesh = plan.mesh();
   for (const PlannedParameter& parameter : plan.parameters) {
-    const TensorLayout layout{parameter.shape, parameter.sharded};
+    const std::vector<Interval> implied_by_shard = implied_rows(plan, parameter);
     for (std::int64_t index = 0; index < parameter.shard_size(); ++index) {
       recorder.count();
-      const Box box =
-          local_box(layout, mesh, coordinate_of_shard(mesh, parameter.sharded_group.dims, index));
-      const Interval implied{box.offset.at(0), box.offset.at(0) + box.shape.at(0)};
+      const Interval implied = implied_by_shard.at(static_cast<std::size_t>(index));
       const Interval held = parameter.rows_of(index);
       if (implied != held) {
         recorder.add(FindingCode::OffsetWrong, parameter.name,

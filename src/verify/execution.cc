@@ -193,19 +193,10 @@ std::pair<int, std::vector<Interval>> implied_rows(const PlannedParameter& param
   const std::int64_t rows = parameter.shape.at(0);
   for (int dim = 0; dim < mesh.num_dims(); ++dim) {
     const Placement& placement = parameter.sharded.at(static_cast<std::size_t>(dim));
-    std::vector<Interval> parts;
-    if (const auto* shard = std::get_if<Shard>(&placement); shard != nullptr && shard->dim == 0) {
-      for (std::int64_t i = 0; i < mesh.size(dim); ++i) {
-        parts.push_back(shard_interval(rows, {i, mesh.size(dim)}));
-      }
-    } else if (const auto* ragged = std::get_if<RaggedShard>(&placement)) {
-      std::int64_t begin = 0;
-      for (const std::int64_t units : ragged->local_units) {
-        parts.push_back({begin, begin + units});
-        begin += units;
-      }
+    const auto* shard = std::get_if<Shard>(&placement);
+    if ((shard != nullptr && shard->dim == 0) || std::holds_alternative<RaggedShard>(placement)) {
+      return {dim, rows_along(placement, rows, mesh.size(dim))};
     }
-    if (!parts.empty()) return {dim, std::move(parts)};
   }
   return {-1, {{0, rows}}};
 }

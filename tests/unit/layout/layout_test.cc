@@ -39,6 +39,24 @@ TEST_CASE("local_box reads placements alone") {
   CHECK(local_box(columns, grid, {0, 1}) == Box{{0, 2}, {4, 2}});
 }
 
+TEST_CASE("rows_along gives every coordinate's rows in one pass, as local_box does one by one") {
+  using Rows = std::vector<Interval>;
+  CHECK(rows_along(fsdp_placement(7, 4), 7, 4) == Rows{{0, 2}, {2, 4}, {4, 6}, {6, 7}});
+  CHECK(rows_along(Shard{0}, 8, 4) == Rows{{0, 2}, {2, 4}, {4, 6}, {6, 8}});
+  CHECK(rows_along(Replicate{}, 3, 2) == Rows{{0, 3}, {0, 3}});
+  CHECK(rows_along(Shard{1}, 3, 2) == Rows{{0, 3}, {0, 3}});
+  CHECK_THROWS_AS(rows_along(RaggedShard{{0}, {4}}, 4, 2), InternalError);
+  for (std::int64_t rows = 1; rows < 20; ++rows) {
+    const Mesh mesh({6}, {"fsdp"});
+    const auto parts = rows_along(fsdp_placement(rows, 6), rows, 6);
+    for (std::int64_t i = 0; i < 6; ++i) {
+      const Box box = local_box({{rows, 2}, {fsdp_placement(rows, 6)}}, mesh, {i});
+      CHECK(parts[static_cast<std::size_t>(i)] ==
+            Interval{box.offset[0], box.offset[0] + box.shape[0]});
+    }
+  }
+}
+
 TEST_CASE("a layout that does not fit its mesh or tensor is a bug") {
   const Mesh mesh({2}, {"fsdp"});
   CHECK_THROWS_AS(local_box({{4}, {}}, mesh, {0}), InternalError);
