@@ -84,7 +84,7 @@ TEST_CASE("gradients of every module type are derivatives of the loss") {
     for (const ModuleSpec& spec : activations) {
       INFO(name_of(spec.type) << (spec.tanh_approximation ? " tanh" : ""));
       ModuleSpec last = spec;
-      last.name = "b";
+      last.name += "2";
       check_gradients(
           test::modules_model({linear("l0", 5, 6), spec, linear("l1", 6, 4, false), last}),
           normalization);
