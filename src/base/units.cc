@@ -32,7 +32,7 @@ std::string format_count(std::int64_t count) {
   const std::size_t first_digit = text.front() == '-' ? 1 : 0;
   for (std::size_t at = text.size(); at > first_digit + 3;) {
     at -= 3;
-    text.insert(at, ",");
+    text.insert(at, 1, ',');
   }
   return text;
 }

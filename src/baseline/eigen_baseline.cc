@@ -1,6 +1,8 @@
 #include "baseline/eigen_baseline.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "base/check.h"
@@ -61,51 +63,44 @@ struct TrackedStep {
   TrackedState after;
 };
 
-TrackedTensor exact_tensor(const ParameterSpec& parameter, std::vector<double> values) {
+TrackedTensor exact_tensor(const ParameterSpec& parameter, const std::vector<double>& values) {
   const MatrixSize size = matrix_size(parameter);
   HPSIM_CHECK(static_cast<std::int64_t>(values.size()) == size.rows * size.cols,
               "\"{}\" has {} values, not {}", parameter.name, values.size(), size.rows * size.cols);
-  return {PlainTensor<double>(size.rows, size.cols, std::move(values)), {}};
+  TrackedTensor tensor{PlainTensor<double>(size.rows, size.cols), {}};
+  std::copy(values.begin(), values.end(), tensor.value.data.begin());
+  return tensor;
 }
 
-TrackedState initial_state(const Scenario& scenario,
-                           const std::vector<std::vector<double>>& initial) {
-  TrackedState state;
-  const auto num_states = static_cast<std::size_t>(scenario.training.optimizer.num_state_tensors());
-  for (std::size_t i = 0; i < initial.size(); ++i) {
+/// Optimizer state that is not given is zero.
+TrackedState exact_state(const Scenario& scenario,
+                         const std::vector<std::vector<double>>& parameters,
+                         const std::vector<std::vector<std::vector<double>>>& state) {
+  TrackedState result;
+  HPSIM_CHECK(parameters.size() == scenario.parameters.size(), "{} parameters, not {}",
+              parameters.size(), scenario.parameters.size());
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
     const ParameterSpec& parameter = scenario.parameters[i];
-    state.parameters.push_back(exact_tensor(parameter, initial[i]));
-    state.state.emplace_back(
-        num_states,
-        exact_tensor(parameter,
-                     num_states == 0 ? initial[i] : std::vector<double>(initial[i].size())));
-  }
-  return state;
-}
-
-TrackedState held_state(const Scenario& scenario, const TrainingState& held) {
-  TrackedState state;
-  HPSIM_CHECK(held.parameters.size() == scenario.parameters.size(), "{} parameters held, not {}",
-              held.parameters.size(), scenario.parameters.size());
-  for (std::size_t i = 0; i < held.parameters.size(); ++i) {
-    const ParameterSpec& parameter = scenario.parameters[i];
-    state.parameters.push_back(exact_tensor(parameter, held.parameters[i]));
-    state.state.emplace_back();
-    for (const auto& tensors : held.state) {
-      state.state.back().push_back(exact_tensor(parameter, tensors.at(i)));
+    const MatrixSize size = matrix_size(parameter);
+    result.parameters.push_back(exact_tensor(parameter, parameters[i]));
+    std::vector<TrackedTensor>& own = result.state.emplace_back();
+    for (const auto& tensors : state)
+      own.push_back(exact_tensor(parameter, tensors.at(i)));
+    while (static_cast<int>(own.size()) < scenario.training.optimizer.num_state_tensors()) {
+      own.push_back({PlainTensor<double>(size.rows, size.cols), {}});
     }
   }
-  return state;
+  return result;
 }
 
 TrackedStep run_step(const Scenario& scenario, std::int64_t step, const Rounding& rounding,
-                     const TrackedState& before) {
+                     const TrackedState& before, bool updates) {
   TrackedArithmetic arithmetic(rounding);
   auto pass = ReferencePass<TrackedArithmetic>(scenario, step, arithmetic, before.parameters).run();
   TrackedStep result;
   result.loss = pass.loss;
   result.grad_norm = norm_of(pass.gradients);
-  for (std::size_t i = 0; i < before.parameters.size(); ++i) {
+  for (std::size_t i = 0; updates && i < before.parameters.size(); ++i) {
     TrackedUpdate update = update_tracked(scenario.training.optimizer, step, rounding,
                                           before.parameters[i], before.state[i], pass.gradients[i]);
     result.after.parameters.push_back(std::move(update.parameter));
@@ -154,6 +149,12 @@ ReferenceStep to_reference(const Scenario& scenario, TrackedStep step, const Rou
   return result;
 }
 
+/// Whether errors are so large that a variance, which is first order in them, no longer bounds what
+/// they do in the next steps: the limit of VACUOUS_BOUND.
+bool is_large(const ReferenceScalar& scalar) {
+  return !(scalar.spread <= std::abs(scalar.value) / 8);
+}
+
 ReferenceRun run_derived(const Scenario& scenario, const std::vector<TrainingState>& held) {
   ReferenceRun result;
   result.unit_roundoff = unit_roundoff(scenario.numerics.dtype);
@@ -163,18 +164,30 @@ ReferenceRun run_derived(const Scenario& scenario, const std::vector<TrainingSta
               "{} states held for {} steps", held.size(), scenario.training.steps);
   const Rounding judged{result.unit_roundoff, result.confidence, false};
   const Rounding free{result.unit_roundoff, result.confidence, true};
-  TrackedState state = initial_state(scenario, result.initial);
+  TrackedState state = exact_state(scenario, result.initial, {});
+  bool is_lost = false;
   for (std::int64_t step = 0; step < scenario.training.steps; ++step) {
+    const bool is_last = step + 1 == scenario.training.steps;
+    const bool is_held = step > 0 && !held.empty();
     // Before step 0 nothing has been rounded yet, so the free training is judged like the rest.
-    TrackedStep done = run_step(scenario, step, step == 0 ? judged : free, state);
+    TrackedStep done =
+        run_step(scenario, step, step == 0 ? judged : free, state, !(is_held && is_last));
     result.losses.push_back(to_reference(done.loss, judged));
     result.grad_norms.push_back(to_reference(done.grad_norm, judged));
-    const bool is_last = step + 1 == scenario.training.steps;
-    if (!is_last) state = done.after;
-    if (step > 0 && !held.empty()) {
+    is_lost = is_lost ||
+              (step > 0 && (is_large(result.losses.back()) || is_large(result.grad_norms.back())));
+    if (is_lost) {
+      constexpr double kUnbounded = std::numeric_limits<double>::infinity();
+      result.losses.back().spread = result.grad_norms.back().spread = kUnbounded;
+    }
+    if (is_held) {
+      state = std::move(done.after);
       done = {};
+      const TrainingState& before = held[static_cast<std::size_t>(step)];
       done = run_step(scenario, step, judged,
-                      held_state(scenario, held[static_cast<std::size_t>(step)]));
+                      exact_state(scenario, before.parameters, before.state), true);
+    } else if (!is_last) {
+      state = done.after;
     }
     result.steps.push_back(to_reference(scenario, std::move(done), judged));
   }

@@ -16,6 +16,20 @@ using RowMap = Eigen::Map<RowMatrix<T>>;
 template <class T>
 using ConstRowMap = Eigen::Map<const RowMatrix<T>>;
 
+/// Asks for huge pages for the whole ones within [begin, begin + size_bytes): a fresh small page
+/// costs tens of times more per byte, and a baseline of a large model is little but fresh pages.
+void advise_huge_pages(void* begin, std::size_t size_bytes);
+
+/// `size` zeros, not touched before the advice.
+template <class T>
+[[nodiscard]] std::vector<T> zeroed_vector(std::size_t size) {
+  std::vector<T> values;
+  values.reserve(size);
+  advise_huge_pages(values.data(), size * sizeof(T));
+  values.resize(size);
+  return values;
+}
+
 /// A row-major matrix of the baseline: samples by features, or a parameter (a bias or an
 /// elementwise parameter is one row). The storage is a vector so that results can be handed on
 /// without a copy.
@@ -27,7 +41,9 @@ struct PlainTensor {
 
   PlainTensor() = default;
   PlainTensor(std::int64_t num_rows, std::int64_t num_cols)
-      : rows(num_rows), cols(num_cols), data(static_cast<std::size_t>(num_rows * num_cols)) {}
+      : rows(num_rows),
+        cols(num_cols),
+        data(zeroed_vector<T>(static_cast<std::size_t>(num_rows * num_cols))) {}
   PlainTensor(std::int64_t num_rows, std::int64_t num_cols, std::vector<T> values)
       : rows(num_rows), cols(num_cols), data(std::move(values)) {}
 

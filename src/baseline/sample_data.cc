@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "baseline/plain_tensor.h"
+
 namespace hpsim {
 namespace {
 
@@ -22,7 +24,7 @@ void draw(const Scenario& scenario, std::uint64_t key, const FillSpec& spec, std
 
 std::vector<double> draw_values(const Scenario& scenario, const std::string& name,
                                 const FillSpec& fill, std::int64_t first, std::int64_t count) {
-  std::vector<double> values(static_cast<std::size_t>(count));
+  auto values = zeroed_vector<double>(static_cast<std::size_t>(count));
   draw(scenario, fill_key(name, scenario.data.seed), fill, first, count, values.data());
   return values;
 }
@@ -42,7 +44,7 @@ std::vector<double> draw_samples(const Scenario& scenario, const std::string& na
                                  std::int64_t begin, std::int64_t count) {
   const std::int64_t batch = scenario.training.global_batch;
   const std::uint64_t key = fill_key(name, scenario.data.seed);
-  std::vector<double> values(static_cast<std::size_t>(batch * count));
+  auto values = zeroed_vector<double>(static_cast<std::size_t>(batch * count));
   for (std::int64_t sample = 0; sample < batch; ++sample) {
     const std::int64_t first = (step * batch + sample) * sample_elems + begin;
     draw(scenario, key, fill, first, count, values.data() + sample * count);

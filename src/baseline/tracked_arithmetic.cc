@@ -17,7 +17,7 @@ double square(double x) {
 TrackedTensor tracked(std::int64_t rows, std::int64_t cols) {
   TrackedTensor tensor;
   tensor.value = PlainTensor<double>(rows, cols);
-  tensor.variance.resize(tensor.value.data.size());
+  tensor.variance = zeroed_vector<double>(tensor.value.data.size());
   return tensor;
 }
 
@@ -45,7 +45,7 @@ double Rounding::join(double a, double b) const {
 RowMap<double> TrackedArithmetic::scratch(std::size_t slot, std::int64_t rows, std::int64_t cols) {
   std::vector<double>& storage = scratch_[slot];
   const auto size = static_cast<std::size_t>(rows * cols);
-  if (storage.size() < size) storage.resize(size);
+  if (storage.size() < size) storage = zeroed_vector<double>(size);
   return {storage.data(), rows, cols};
 }
 

@@ -33,7 +33,7 @@ void store(const TrackedChunk& chunk, TrackedTensor& tensor, std::int64_t begin)
 
 TrackedTensor like(const TrackedTensor& tensor) {
   TrackedTensor result{PlainTensor<double>(tensor.value.rows, tensor.value.cols), {}};
-  result.variance.resize(result.value.data.size());
+  result.variance = zeroed_vector<double>(result.value.data.size());
   return result;
 }
 
@@ -125,8 +125,9 @@ void widen(const AdamNumbers& n, const Chunk& m, const Chunk& v, const Chunk& g,
   try_at(g);
   try_at(high);
   try_at(Chunk::Zero(g.size()));
-  for (const Chunk& point : stationary_points(n, m, v))
+  for (const Chunk& point : stationary_points(n, m, v)) {
     try_at(point);
+  }
 }
 
 /// Largest |change - centre| over all errors of g, m and v.

@@ -201,6 +201,48 @@ TEST_CASE("a free training stays within its bounds for many steps") {
   }
 }
 
+/// Two tanh layers with a learning rate at which errors grow from step to step.
+Scenario diverging_scenario(std::int64_t steps) {
+  Scenario scenario = test::fsdp_scenario(
+      test::modules_model(
+          {linear("l0", 2, 3), activation("a", ModuleType::Tanh), linear("l1", 3, 1)}),
+      4);
+  scenario.training.global_batch = 64;
+  scenario.training.steps = steps;
+  scenario.training.optimizer.lr = 2;
+  return scenario;
+}
+
+// Were the errors of a weight taken as independent between samples, err / bound would be 3 here.
+TEST_CASE("errors of weights are common to all samples of a free training") {
+  Scenario scenario = diverging_scenario(5);
+  scenario.data.seed = 1;
+  const Judge judge = judge_training<float>(scenario, 1);
+  CHECK(judge.worst[kFreeLoss] <= 1);
+  CHECK(judge.worst[kFreeNorm] <= 1);
+  for (const ReferenceScalar& loss : run_baseline(scenario).losses) {
+    CHECK(loss.spread < 0.01 * loss.value);
+  }
+}
+
+TEST_CASE("a free training that diverges ends up without bounds, not with wrong ones") {
+  for (std::uint32_t seed = 0; seed < 8; ++seed) {
+    Scenario scenario = diverging_scenario(12);
+    scenario.data.seed = seed;
+    const ReferenceRun reference = run_baseline(scenario);
+    NaiveTraining<float> naive(scenario, seed);
+    for (std::size_t t = 0; t < 12; ++t) {
+      const NaiveStep got = naive.step();
+      const ReferenceScalar& loss = reference.losses[t];
+      INFO("seed " << seed << " step " << t);
+      CHECK(ratio_of(got.loss, loss.value, loss.spread, 0x1p-24) <= 1);
+      CHECK(std::isinf(loss.spread) == std::isinf(reference.grad_norms[t].spread));
+    }
+    CHECK(std::isinf(reference.losses.back().spread));
+    CHECK(reference.losses.front().spread < 1e-5);
+  }
+}
+
 TEST_CASE("a relu at its kink may go either way") {
   // Multiples of 0.1 are not numbers of the dtype, and their sums often cancel to rounding errors.
   double largest = 0;

@@ -122,24 +122,28 @@ T NaiveTraining<T>::mean_factor(double count) const {
 }
 
 template <class T>
-T NaiveTraining<T>::run_rank_modules(std::int64_t rank, std::vector<Values>& gradients) {
+std::size_t NaiveTraining<T>::first_parameter(std::size_t module) const {
+  std::size_t p = 0;
+  while (scenario_.parameters[p].module != static_cast<int>(module))
+    ++p;
+  return p;
+}
+
+template <class T>
+std::vector<std::vector<std::vector<T>>> NaiveTraining<T>::forward(std::int64_t rank) {
   const auto& modules = scenario_.model.modules;
   const std::int64_t rows = scenario_.local_batch();
-  std::vector<int> first_parameter(modules.size(), -1);
-  for (int i = static_cast<int>(scenario_.parameters.size()); i-- > 0;) {
-    first_parameter[static_cast<std::size_t>(scenario_.parameters[i].module)] = i;
-  }
-  std::int64_t features = modules[0].in_features;
-  std::vector<std::vector<Values>> inputs(modules.size() + 1);  // [module][sample]
+  std::vector<std::vector<Values>> inputs(modules.size() + 1);
   for (std::int64_t b = 0; b < rows; ++b) {
-    inputs[0].push_back(draw("input", scenario_.data.input, rank * rows + b, features));
+    inputs[0].push_back(
+        draw("input", scenario_.data.input, rank * rows + b, modules[0].in_features));
   }
   for (std::size_t m = 0; m < modules.size(); ++m) {
     const ModuleSpec& spec = modules[m];
     for (const Values& x : inputs[m]) {
       Values y = x;
       if (spec.type == ModuleType::Linear) {
-        const auto p = static_cast<std::size_t>(first_parameter[m]);
+        const std::size_t p = first_parameter(m);
         y.assign(static_cast<std::size_t>(spec.out_features), T(0));
         for (std::int64_t o = 0; o < spec.out_features; ++o) {
           const T* w = parameters_[p].data() + o * spec.in_features;
@@ -154,6 +158,44 @@ T NaiveTraining<T>::run_rank_modules(std::int64_t rank, std::vector<Values>& gra
       inputs[m + 1].push_back(std::move(y));
     }
   }
+  return inputs;
+}
+
+template <class T>
+void NaiveTraining<T>::backward_linear(std::size_t module, bool is_faulty,
+                                       const std::vector<Values>& x, std::vector<Values>& dy,
+                                       std::vector<Values>& gradients) {
+  const ModuleSpec& spec = scenario_.model.modules[module];
+  const auto rows = static_cast<std::int64_t>(x.size());
+  const std::size_t p = first_parameter(module);
+  const T one_term = is_faulty ? T(1.001) : T(1);
+  for (std::int64_t o = 0; o < spec.out_features; ++o) {
+    for (std::int64_t i = 0; i < spec.in_features; ++i) {
+      gradients[p][o * spec.in_features + i] = dot(
+          rows, [&](auto b) { return dy[b][o] * (b + o + i == 0 ? one_term : T(1)); },
+          [&](auto b) { return x[b][i]; });
+    }
+    if (spec.bias) {
+      gradients[p + 1][o] = dot(
+          rows, [&](auto b) { return dy[b][o]; }, [](auto) { return T(1); });
+    }
+  }
+  std::vector<Values> dx = x;
+  for (std::int64_t b = 0; b < rows; ++b) {
+    for (std::int64_t i = 0; i < spec.in_features; ++i) {
+      dx[b][i] = dot(
+          spec.out_features, [&](auto o) { return dy[b][o]; },
+          [&](auto o) { return parameters_[p][o * spec.in_features + i]; });
+    }
+  }
+  dy = std::move(dx);
+}
+
+template <class T>
+T NaiveTraining<T>::run_rank_modules(std::int64_t rank, std::vector<Values>& gradients) {
+  const auto& modules = scenario_.model.modules;
+  const std::int64_t rows = scenario_.local_batch();
+  const std::vector<std::vector<Values>> inputs = forward(rank);
   const auto outputs = static_cast<std::int64_t>(inputs.back()[0].size());
   const T factor = mean_factor(static_cast<double>(rows * outputs));
   std::vector<Values> dy = inputs.back();
@@ -167,42 +209,19 @@ T NaiveTraining<T>::run_rank_modules(std::int64_t rank, std::vector<Values>& gra
       dy[b][o] = is_missing ? T(0) : 2 * errors.back() * factor;
     }
   }
-  const T loss = dot(
-      static_cast<std::int64_t>(errors.size()), [&](auto i) { return errors[i]; },
-      [&](auto i) { return errors[i]; });
+  const auto error_at = [&](auto i) { return errors[i]; };
+  const T loss = dot(static_cast<std::int64_t>(errors.size()), error_at, error_at);
   for (std::size_t m = modules.size(); m-- > 0;) {
-    const ModuleSpec& spec = modules[m];
-    std::vector<Values> dx = inputs[m];
-    if (spec.type != ModuleType::Linear) {
-      for (std::int64_t b = 0; b < rows; ++b) {
-        for (std::size_t i = 0; i < dx[b].size(); ++i) {
-          dx[b][i] = dy[b][i] * activation_slope(spec, inputs[m][b][i]);
-        }
-      }
-      dy = std::move(dx);
+    if (modules[m].type == ModuleType::Linear) {
+      const bool is_faulty = fault_ == Fault::OneTerm && m == 0 && rank == 0;
+      backward_linear(m, is_faulty, inputs[m], dy, gradients);
       continue;
     }
-    const auto p = static_cast<std::size_t>(first_parameter[m]);
-    const T one_term = fault_ == Fault::OneTerm && p == 0 && rank == 0 ? T(1.001) : T(1);
-    for (std::int64_t o = 0; o < spec.out_features; ++o) {
-      for (std::int64_t i = 0; i < spec.in_features; ++i) {
-        gradients[p][o * spec.in_features + i] = dot(
-            rows, [&](auto b) { return dy[b][o] * (b + o + i == 0 ? one_term : T(1)); },
-            [&](auto b) { return inputs[m][b][i]; });
-      }
-      if (spec.bias) {
-        gradients[p + 1][o] = dot(
-            rows, [&](auto b) { return dy[b][o]; }, [](auto) { return T(1); });
-      }
-    }
     for (std::int64_t b = 0; b < rows; ++b) {
-      for (std::int64_t i = 0; i < spec.in_features; ++i) {
-        dx[b][i] = dot(
-            spec.out_features, [&](auto o) { return dy[b][o]; },
-            [&](auto o) { return parameters_[p][o * spec.in_features + i]; });
+      for (std::size_t i = 0; i < dy[b].size(); ++i) {
+        dy[b][i] *= activation_slope(modules[m], inputs[m][b][i]);
       }
     }
-    dy = std::move(dx);
   }
   return loss * factor;
 }

@@ -46,7 +46,14 @@ class NaiveTraining {
                             std::int64_t elems) const;
   [[nodiscard]] T mean_factor(double count) const;
 
-  /// Adds the rank's gradients to `sums` and returns its loss.
+  /// Of the module's weight, which its bias follows.
+  [[nodiscard]] std::size_t first_parameter(std::size_t module) const;
+  /// [module][sample]: what goes into each module, and last the output.
+  [[nodiscard]] std::vector<std::vector<Values>> forward(std::int64_t rank);
+  /// Turns dy of the output into dy of the input x.
+  void backward_linear(std::size_t module, bool is_faulty, const std::vector<Values>& x,
+                       std::vector<Values>& dy, std::vector<Values>& gradients);
+  /// Fills the rank's gradients and returns its loss.
   [[nodiscard]] T run_rank(std::int64_t rank, std::vector<Values>& gradients);
   [[nodiscard]] T run_rank_modules(std::int64_t rank, std::vector<Values>& gradients);
   [[nodiscard]] T run_rank_elementwise(std::int64_t rank, std::vector<Values>& gradients);
