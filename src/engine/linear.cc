@@ -18,6 +18,11 @@ Eigen::Map<const Matrix<T>> as_matrix(const T* data, std::int64_t rows, std::int
   return Eigen::Map<const Matrix<T>>(data, rows, cols);
 }
 
+// Up to this many rows, a product row by row beats the general one, which first copies the weight
+// into blocks (1024 x 1024 float32, 2 rows: 0.29 against 0.56 ms; 4 rows: 0.40 against 0.49; 8
+// rows: 0.81 against 0.69).
+constexpr std::int64_t kMaxRowsOneByOne = 4;
+
 }  // namespace
 
 template <class T>
@@ -27,7 +32,13 @@ void linear_forward(const T* x, std::int64_t batch, const RowBlocks<T>& weight,
   auto y_map = as_matrix(y, batch, weight.rows);
   weight.each_block([&](const T* block, std::int64_t first, std::int64_t rows) {
     const auto w = as_matrix(block, rows, weight.row_elems);
-    y_map.middleCols(first, rows).noalias() = x_map * w.transpose();
+    if (batch > kMaxRowsOneByOne) {
+      y_map.middleCols(first, rows).noalias() = x_map * w.transpose();
+      return;
+    }
+    for (std::int64_t n = 0; n < batch; ++n) {
+      y_map.row(n).segment(first, rows).transpose().noalias() = w * x_map.row(n).transpose();
+    }
   });
   if (bias.data == nullptr) return;
   bias.each_block([&](const T* block, std::int64_t first, std::int64_t rows) {
@@ -41,7 +52,14 @@ void linear_input_gradient(const T* dy, std::int64_t batch, const RowBlocks<T>& 
   auto dx_map = as_matrix(dx, batch, weight.row_elems);
   dx_map.setZero();
   weight.each_block([&](const T* block, std::int64_t first, std::int64_t rows) {
-    dx_map.noalias() += dy_map.middleCols(first, rows) * as_matrix(block, rows, weight.row_elems);
+    const auto w = as_matrix(block, rows, weight.row_elems);
+    if (batch > kMaxRowsOneByOne) {
+      dx_map.noalias() += dy_map.middleCols(first, rows) * w;
+      return;
+    }
+    for (std::int64_t n = 0; n < batch; ++n) {
+      dx_map.row(n).noalias() += dy_map.row(n).segment(first, rows) * w;
+    }
   });
 }
 
