@@ -32,6 +32,7 @@ struct RankStatus {
   RankState failed_in = RankState::Starting;  ///< state before Failed
   std::int64_t plan_step = -1;                ///< the step it is in; -1 before the first
   std::uint64_t group = 0;                    ///< that it communicates in last or now
+  std::int64_t group_size = 0;                ///< members of that group
   std::int64_t sequence = -1;                 ///< of that collective within the group
   std::uint64_t tag = 0;                      ///< of that collective
   std::int64_t elems_in = 0;                  ///< of that collective

@@ -33,7 +33,7 @@ class Judge {
         std::int64_t now_ns)
       : ranks_(ranks), describe_(describe), timeout_s_(timeout_s), now_ns_(now_ns) {}
 
-  [[nodiscard]] std::optional<Failure> different_tags() const;
+  [[nodiscard]] Judgement different_tags(bool patience_over) const;
   [[nodiscard]] std::optional<Failure> own_fault() const;
   [[nodiscard]] std::optional<Failure> ended_early() const;
   [[nodiscard]] std::optional<Failure> waited_too_long() const;
@@ -167,7 +167,7 @@ Failure Judge::make_failure(Rank root, std::string message) const {
   return {root, std::move(message), std::move(help)};
 }
 
-std::optional<Failure> Judge::different_tags() const {
+Judgement Judge::different_tags(bool patience_over) const {
   std::map<std::pair<std::uint64_t, std::int64_t>, std::vector<Rank>> entered_together;
   for (std::int64_t i = 0; i < static_cast<std::int64_t>(ranks_.size()); ++i) {
     const RankStatus& status = view(Rank{i}).status;
@@ -175,11 +175,15 @@ std::optional<Failure> Judge::different_tags() const {
       entered_together[{status.group, status.sequence}].push_back(Rank{i});
     }
   }
+  Judgement judgement;
   for (const auto& [collective, members] : entered_together) {
     std::map<std::uint64_t, std::vector<Rank>> by_tag;
     for (const Rank rank : members)
       by_tag[view(rank).status.tag].push_back(rank);
     if (by_tag.size() < 2) continue;
+    judgement.is_suspicious = true;
+    const auto num_members = static_cast<std::int64_t>(members.size());
+    if (num_members < view(members.front()).status.group_size && !patience_over) continue;
     // The fewest are taken for wrong; of equals, the later ones.
     std::vector<std::vector<Rank>> camps;
     for (const auto& [tag, camp] : by_tag)
@@ -188,11 +192,12 @@ std::optional<Failure> Judge::different_tags() const {
       return a.size() != b.size() ? a.size() > b.size() : a.front() < b.front();
     });
     const Rank root = camps.back().front();
-    return make_failure(root,
-                        fmt::format("{}, but {} as collective {} of the same group", entered(root),
-                                    entered(camps.front().front()), collective.second));
+    judgement.failure = make_failure(
+        root, fmt::format("{}, but {} as collective {} of the same group", entered(root),
+                          entered(camps.front().front()), collective.second));
+    break;
   }
-  return std::nullopt;
+  return judgement;
 }
 
 std::optional<Failure> Judge::own_fault() const {
@@ -261,16 +266,19 @@ std::optional<Failure> Judge::lost() const {
 
 }  // namespace
 
-std::optional<Failure> find_failure(const std::vector<RankView>& ranks,
-                                    const DescribeStep& describe, const Patience& patience,
-                                    std::int64_t now_ns) {
-  const Judge judge(ranks, describe, patience.timeout_s, now_ns);
-  if (auto failure = judge.different_tags()) return failure;
-  if (auto failure = judge.own_fault()) return failure;
-  if (auto failure = judge.ended_early()) return failure;
-  if (auto failure = judge.waited_too_long()) return failure;
-  if (patience.lost_for_long) return judge.lost();
-  return std::nullopt;
+Judgement judge_ranks(const std::vector<RankView>& ranks, const DescribeStep& describe,
+                      double timeout_s, bool patience_over, std::int64_t now_ns) {
+  const Judge judge(ranks, describe, timeout_s, now_ns);
+  Judgement judgement = judge.different_tags(patience_over);
+  if (!judgement.failure) judgement.failure = judge.own_fault();
+  if (!judgement.failure) judgement.failure = judge.ended_early();
+  if (!judgement.failure) judgement.failure = judge.waited_too_long();
+  if (!judgement.failure) {
+    const std::optional<Failure> lost = judge.lost();
+    judgement.is_suspicious = judgement.is_suspicious || lost;
+    if (patience_over) judgement.failure = lost;
+  }
+  return judgement;
 }
 
 }  // namespace hpsim

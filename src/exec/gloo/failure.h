@@ -30,24 +30,26 @@ struct Failure {
 /// "all_gather of unit l0 (forward, step 0)", "forward of module l0 (step 0)"
 using DescribeStep = std::function<std::string(std::int64_t plan_step)>;
 
-struct Patience {
-  double timeout_s = 30;       ///< longest wait of a rank for others
-  bool lost_for_long = false;  ///< ranks lost a connection and no cause has shown since
+/// What a look at all ranks says.
+struct Judgement {
+  std::optional<Failure> failure;  ///< the run must end
+  bool is_suspicious = false;      ///< something is wrong, but its cause may still show
 };
 
-/// Judges ranks that share a run; nothing while all may still end well. The cause is sought in this
-/// order, so that what follows from it is not taken for it:
+/// Judges ranks that share a run. The cause is sought in this order, so that what follows from it
+/// is not taken for it:
 ///
-///   ranks of one group, same sequence number, different tags  -> the one that differs
+///   ranks of one group, same sequence number, different tags  -> the one that differs from most
 ///   a rank failed through its own fault                       -> that rank
 ///   a process ended though not all ranks had met              -> that rank
 ///   a rank waits longer than the timeout                      -> whom the chain of waiting ends at
-///   connections lost, and patience is over                    -> whom the chain of waiting ends at
+///   connections lost                                          -> whom the chain of waiting ends at
 ///
-/// The chain goes from a rank to the one it waits for; it ends at a rank that waits for nobody, is
-/// stopped, or has ended; in a circle, at the rank most wait for.
-[[nodiscard]] std::optional<Failure> find_failure(const std::vector<RankView>& ranks,
-                                                  const DescribeStep& describe,
-                                                  const Patience& patience, std::int64_t now_ns);
+/// The first is only suspicious until all ranks of the group have come, and the last until
+/// `patience_over`. The chain goes from a rank to the one it waits for; it ends at a rank that
+/// waits for nobody, is stopped, or has ended; in a circle, at the rank most wait for.
+[[nodiscard]] Judgement judge_ranks(const std::vector<RankView>& ranks,
+                                    const DescribeStep& describe, double timeout_s,
+                                    bool patience_over, std::int64_t now_ns);
 
 }  // namespace hpsim

@@ -32,12 +32,12 @@ class GlooExecutor : public Executor {
     auto block = map_shared(layout.size_bytes());
     RunResult result("gloo", std::move(layout), std::move(block));
     const auto describe = [&](std::int64_t plan_step) { return describe_step(*plan, plan_step); };
-    const RunTimes times = run_ranks(num_ranks, options, describe, [&](RankSession& session) {
+    const RanksRun ranks = run_ranks(num_ranks, options, describe, [&](RankSession& session) {
       const auto engine = make_rank_engine(plan, session.rank(), result);
       PlanRunner(*plan, *engine, session, result).run_all();
     });
-    result.connect_time_s = times.connect_s;
-    result.run_time_s = times.steps_s;
+    result.connect_time_s = ranks.connect_s;
+    result.run_time_s = ranks.steps_s;
     return result;
   }
 };

@@ -34,6 +34,7 @@ void RankSession::enter_step(std::int64_t plan_step) {
 bool RankSession::communicate(const CollectiveCall& call, RankGroup& group, std::uint64_t tag) {
   HPSIM_CHECK(collectives_.has_value(), "rank {} is not connected", rank_.value);
   status_.group = group.id;
+  status_.group_size = static_cast<std::int64_t>(group.members.size());
   status_.sequence = group.sequence++;
   status_.tag = tag;
   status_.elems_in = call.elems_in;

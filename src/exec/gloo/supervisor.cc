@@ -21,7 +21,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kLook{10};
 constexpr std::int64_t kProgress_ns = 100'000'000;
-// How long a rank that lost a connection may lack an explanation: its peer's end shows soon after.
+// How long something may be wrong before it must be explained by what is known: the end of the
+// process that others lost, or the entry of the last rank of a group, shows soon after.
 constexpr std::int64_t kGrace_ns = 500'000'000;
 
 /// Memory that a rank frees it soon needs again, and a page fresh from the kernel costs 13 us here.
@@ -84,7 +85,7 @@ std::int64_t slowest_step(const ControlBlock& control) {
 void supervise(RankProcesses& processes, const ControlBlock& control, const RunOptions& options,
                const DescribeStep& describe) {
   const SignalWatch signals;
-  std::optional<std::int64_t> lost_since_ns;
+  std::optional<std::int64_t> suspicious_since_ns;
   std::int64_t next_progress_ns = now_ns() + kProgress_ns;
   for (;;) {
     processes.wait(kLook);
@@ -93,14 +94,10 @@ void supervise(RankProcesses& processes, const ControlBlock& control, const RunO
 
     const std::int64_t now = now_ns();
     const std::vector<RankView> views = look_at(processes, control);
-    const bool lost = std::any_of(views.begin(), views.end(), [](const RankView& view) {
-      return view.status.state == RankState::Failed;
-    });
-    if (lost && !lost_since_ns) lost_since_ns = now;
-    const Patience patience{options.timeout_s, lost && now - *lost_since_ns > kGrace_ns};
-    if (const auto failure = find_failure(views, describe, patience, now)) {
-      throw_failure(*failure, processes);
-    }
+    const bool patience_over = suspicious_since_ns && now - *suspicious_since_ns > kGrace_ns;
+    const Judgement judgement = judge_ranks(views, describe, options.timeout_s, patience_over, now);
+    if (judgement.failure) throw_failure(*judgement.failure, processes);
+    if (judgement.is_suspicious && !suspicious_since_ns) suspicious_since_ns = now;
     if (options.on_progress && now >= next_progress_ns) {
       options.on_progress(slowest_step(control));
       next_progress_ns = now + kProgress_ns;
@@ -109,7 +106,7 @@ void supervise(RankProcesses& processes, const ControlBlock& control, const RunO
   processes.end_all();
 }
 
-RunTimes run_ranks(std::int64_t num_ranks, const RunOptions& options, const DescribeStep& describe,
+RanksRun run_ranks(std::int64_t num_ranks, const RunOptions& options, const DescribeStep& describe,
                    const std::function<void(RankSession&)>& body) {
   const std::int64_t start_ns = now_ns();
   const ControlBlock control(num_ranks);
@@ -118,15 +115,16 @@ RunTimes run_ranks(std::int64_t num_ranks, const RunOptions& options, const Desc
                           [&](Rank rank) { run_as_rank(control, rank, options.timeout_s, body); });
   supervise(processes, control, options, describe);
 
-  RunTimes times;
+  RanksRun run;
+  run.output = processes.output();
   for (std::int64_t i = 0; i < num_ranks; ++i) {
     const RankSlot& slot = control.slot(Rank{i});
     const auto seconds = [](std::int64_t ns) { return static_cast<double>(ns) * 1e-9; };
-    times.connect_s = std::max(times.connect_s, seconds(slot.connected_ns.load() - start_ns));
-    times.steps_s =
-        std::max(times.steps_s, seconds(slot.steps_end_ns.load() - slot.steps_begin_ns.load()));
+    run.connect_s = std::max(run.connect_s, seconds(slot.connected_ns.load() - start_ns));
+    run.steps_s =
+        std::max(run.steps_s, seconds(slot.steps_end_ns.load() - slot.steps_begin_ns.load()));
   }
-  return times;
+  return run;
 }
 
 }  // namespace hpsim

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 
 #include "exec/executor.h"
 #include "exec/gloo/control_block.h"
@@ -11,15 +12,16 @@
 
 namespace hpsim {
 
-struct RunTimes {
+struct RanksRun {
   double connect_s = 0;  ///< until the last rank was connected
   double steps_s = 0;    ///< between steps_begin_ns and steps_end_ns, slowest rank
+  std::string output;    ///< what the ranks wrote to stdout and stderr, which should be nothing
 };
 
 /// Watches ranks until all have met, then ends their processes. Looks about every 10 ms and at once
 /// when a process ends.
 /// \throws Error (RankFailure) at the first sign that they cannot, naming the cause: see
-///         find_failure; Interrupted on SIGINT or SIGTERM. Processes may still run then.
+///         judge_ranks; Interrupted on SIGINT or SIGTERM. Processes may still run then.
 void supervise(RankProcesses& processes, const ControlBlock& control, const RunOptions& options,
                const DescribeStep& describe);
 
@@ -27,7 +29,7 @@ void supervise(RankProcesses& processes, const ControlBlock& control, const RunO
 /// process, file or port outlives the call, however it ends.
 /// \pre this process has one thread
 /// \throws as supervise; Error (Environment) if there are no processes or memory to be had
-RunTimes run_ranks(std::int64_t num_ranks, const RunOptions& options, const DescribeStep& describe,
+RanksRun run_ranks(std::int64_t num_ranks, const RunOptions& options, const DescribeStep& describe,
                    const std::function<void(RankSession&)>& body);
 
 }  // namespace hpsim

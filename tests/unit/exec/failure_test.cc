@@ -21,6 +21,7 @@ std::vector<RankView> in_collective(std::int64_t count, std::int64_t since_ns = 
     rank.status.state = RankState::Communicating;
     rank.status.plan_step = 5;
     rank.status.group = 9;
+    rank.status.group_size = count;
     rank.status.sequence = 3;
     rank.status.tag = 77;
     rank.status.since_ns = since_ns;
@@ -29,16 +30,39 @@ std::vector<RankView> in_collective(std::int64_t count, std::int64_t since_ns = 
   return ranks;
 }
 
+Judgement judgement_of(const std::vector<RankView>& ranks, double now_s = 0,
+                       bool patience_over = false) {
+  constexpr double kTimeout_s = 2;
+  return judge_ranks(ranks, kDescribe, kTimeout_s, patience_over,
+                     static_cast<std::int64_t>(now_s * 1e9));
+}
+
 std::optional<Failure> judge(const std::vector<RankView>& ranks, double now_s = 0,
-                             bool lost_for_long = false) {
-  return find_failure(ranks, kDescribe, {2.0, lost_for_long},
-                      static_cast<std::int64_t>(now_s * 1e9));
+                             bool patience_over = false) {
+  return judgement_of(ranks, now_s, patience_over).failure;
 }
 
 using Catch::Matchers::Contains;
 
 TEST_CASE("ranks that wait within the timeout are no failure") {
   CHECK_FALSE(judge(in_collective(4), 1.9));
+  CHECK_FALSE(judgement_of(in_collective(4), 1.9).is_suspicious);
+}
+
+TEST_CASE("different tags are judged by the majority, once all have come or patience is over") {
+  auto ranks =
+      in_collective(4);  // rank 0 differs; ranks 2 and 3 are still at the collective before
+  ranks[0].status.tag = 78;
+  ranks[2].status.sequence = 2;
+  ranks[3].status.sequence = 2;
+  CHECK_FALSE(judge(ranks));
+  CHECK(judgement_of(ranks).is_suspicious);
+  REQUIRE(judge(ranks, 0, true));
+  CHECK(judge(ranks, 0, true)->root == Rank{1});  // one against one: the later
+  ranks[2].status.sequence = 3;
+  ranks[3].status.sequence = 3;
+  REQUIRE(judge(ranks));
+  CHECK(judge(ranks)->root == Rank{0});
 }
 
 TEST_CASE("different tags at the same place are a failure at once, and name both") {
@@ -166,6 +190,7 @@ TEST_CASE("lost connections without a cause are a failure once patience is over"
   ranks[0].text = "reset by peer";
   ranks[1].status.state = RankState::Computing;
   CHECK_FALSE(judge(ranks, 0.1, false));
+  CHECK(judgement_of(ranks, 0.1, false).is_suspicious);
   const auto failure = judge(ranks, 0.1, true);
   REQUIRE(failure);
   CHECK(failure->root == Rank{1});

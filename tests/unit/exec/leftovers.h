@@ -1,45 +1,59 @@
 #pragma once
 
 #include <dirent.h>
+#include <stdlib.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <set>
 #include <string>
 
 namespace hpsim {
 
-/// What a run may leave behind in this process and on this machine: open files, children, shared
-/// memory files and files of the working directory.
-struct Leftovers {
-  std::set<std::string> open_files;
-  std::set<std::string> shared_memory_files;
-  std::set<std::string> working_directory;
-  bool has_children = false;
-
-  bool operator==(const Leftovers&) const = default;
-
-  [[nodiscard]] static Leftovers now() {
-    Leftovers found;
-    found.open_files = entries("/proc/self/fd");
-    found.shared_memory_files = entries("/dev/shm");
-    found.working_directory = entries(".");
-    // A child in any state, even one that was not waited for, makes this differ from ECHILD.
-    found.has_children = !(waitpid(-1, nullptr, WNOHANG) == -1 && errno == ECHILD);
-    return found;
+/// A working directory of its own for as long as it lives: what others do elsewhere does not show.
+class PrivateDirectory {
+ public:
+  PrivateDirectory() : before_(getcwd(nullptr, 0)) {
+    char name[] = "/tmp/hpsim_test_XXXXXX";
+    path_ = mkdtemp(name);
+    if (chdir(path_.c_str()) != 0) abort();
   }
+  ~PrivateDirectory() {
+    if (chdir(before_) != 0) abort();
+    rmdir(path_.c_str());
+    free(before_);
+  }
+  PrivateDirectory(const PrivateDirectory&) = delete;
+  PrivateDirectory& operator=(const PrivateDirectory&) = delete;
 
  private:
-  static std::set<std::string> entries(const char* directory) {
+  char* before_;
+  std::string path_;
+};
+
+/// What a run may leave behind, as text to compare before and after: open files, files of the
+/// working directory, named shared memory of Gloo or hpsim, children running or not waited for.
+inline std::string leftovers() {
+  const auto list = [](const char* directory, auto wanted) {
     std::set<std::string> names;
     DIR* const open_directory = opendir(directory);
-    if (open_directory == nullptr) return names;
-    while (const dirent* const entry = readdir(open_directory))
-      names.insert(entry->d_name);
-    closedir(open_directory);
-    return names;
-  }
-};
+    while (const dirent* const entry =
+               open_directory == nullptr ? nullptr : readdir(open_directory))
+      if (wanted(std::string(entry->d_name))) names.insert(entry->d_name);
+    if (open_directory != nullptr) closedir(open_directory);
+    std::string text;
+    for (const std::string& name : names)
+      text += " " + name;
+    return text;
+  };
+  const auto all = [](const std::string&) { return true; };
+  const auto ours = [](const std::string& name) {
+    return name.find("gloo") != std::string::npos || name.find("hpsim") != std::string::npos;
+  };
+  const bool has_children = !(waitpid(-1, nullptr, WNOHANG) == -1 && errno == ECHILD);
+  return "fds:" + list("/proc/self/fd", all) + "; files:" + list(".", all) +
+         "; shared memory:" + list("/dev/shm", ours) + (has_children ? "; children" : "");
+}
 
 }  // namespace hpsim

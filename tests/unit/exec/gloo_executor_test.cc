@@ -1,0 +1,147 @@
+#include "exec/gloo/gloo_executor.h"
+
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "exec/gloo/plan_runner.h"
+#include "exec/local.h"
+#include "plan/build_plan.h"
+#include "plan/verify_plan.h"
+#include "support/catch.h"
+#include "support/scenarios.h"
+#include "unit/exec/leftovers.h"
+
+namespace hpsim {
+namespace {
+
+using test::activation;
+using test::elementwise_model;
+using test::finish_scenario;
+using test::fsdp_scenario;
+using test::hsdp_scenario;
+using test::linear;
+using test::make_exact;
+using test::modules_model;
+
+VerifiedPlan verified(Scenario scenario) {
+  return verify_plan(build_plan(std::move(scenario)));
+}
+
+RunResult run_gloo(const VerifiedPlan& plan) {
+  return make_gloo_executor()->run(plan, {});
+}
+
+std::vector<Scenario> assorted() {
+  std::vector<Scenario> scenarios = {
+      fsdp_scenario(elementwise_model({{"a", {7, 8}}, {"b", {5, 3}}}), 4),
+      hsdp_scenario(modules_model({linear("l0", 6, 10), activation("a0", ModuleType::Gelu),
+                                   linear("l1", 10, 3)}),
+                    2, 3),
+      fsdp_scenario(modules_model({linear("l0", 300, 301), linear("l1", 301, 1)}), 3),
+      fsdp_scenario(modules_model({linear("l0", 4, 4)}), 1)};
+  scenarios[1].mesh = Mesh({2, 3}, {"rep", "fsdp"}, {5, 1, 0, 4, 2, 3});
+  scenarios[1].training.steps = 3;
+  scenarios[1].training.optimizer.kind = OptimizerSpec::Kind::AdamW;
+  scenarios[1].numerics.dtype = DType::Float64;
+  Scenario exact = hsdp_scenario(elementwise_model({{"w", {5, 3}}}), 2, 2);
+  make_exact(exact);
+  scenarios.push_back(exact);
+  return scenarios;
+}
+
+TEST_CASE("gloo records what local records, byte for byte") {
+  for (const Scenario& scenario : assorted()) {
+    const VerifiedPlan plan = verified(scenario);
+    RunResult on_gloo = run_gloo(plan);
+    RunResult on_local = LocalExecutor().run(plan, {});
+    const std::int64_t size = on_local.layout().size_bytes();
+    REQUIRE(on_gloo.layout().size_bytes() == size);
+    REQUIRE(size > 0);
+    CHECK(std::memcmp(on_gloo.bytes(0), on_local.bytes(0), static_cast<std::size_t>(size)) == 0);
+    for (std::int64_t r = 0; r < plan->mesh().num_ranks(); ++r) {
+      CHECK(on_gloo.rank_record(Rank{r}).done == 1);
+    }
+    CHECK(on_gloo.backend() == "gloo");
+    CHECK(on_gloo.connect_time_s > 0);
+    CHECK(on_gloo.run_time_s > 0);
+  }
+}
+
+TEST_CASE("a sum over ranks that rounds is recorded in exact mode") {
+  // All data are exact; the sum of 2^24 and 1 over two replicas is not.
+  Scenario scenario = hsdp_scenario(elementwise_model({{"w", {1}}}), 2, 1);
+  make_exact(scenario);
+  scenario.data.input = {.kind = FillSpec::Kind::Integer, .max = 1 << 13, .scale = 1};
+  scenario.data.target = {.kind = FillSpec::Kind::Integer, .max = 1 << 13, .scale = 1};
+  const VerifiedPlan plan = verified(scenario);
+  const RunResult on_gloo = run_gloo(plan);
+  const RunResult on_local = LocalExecutor().run(plan, {});
+  CHECK(on_gloo.step_record(Rank{0}, 0).inexact == on_local.step_record(Rank{0}, 0).inexact);
+}
+
+TEST_CASE("without tensors nothing but records is kept") {
+  const VerifiedPlan plan = verified(fsdp_scenario(elementwise_model({{"w", {7, 8}}}), 4));
+  RunOptions options;
+  options.records_tensors = false;
+  const RunResult run = make_gloo_executor()->run(plan, options);
+  CHECK_FALSE(run.has_numbers());
+  CHECK(run.rank_record(Rank{3}).done == 1);
+  CHECK(run.rank_record(Rank{3}).num_collectives == 3);
+}
+
+TEST_CASE("more ranks than a machine takes are refused, naming the way out") {
+  const VerifiedPlan plan = verified(fsdp_scenario(elementwise_model({{"w", {7}}}), 65));
+  try {
+    (void)run_gloo(plan);
+    FAIL("no error");
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::Usage);
+    const std::string text = error.what();
+    CHECK(text.find("65") != std::string::npos);
+    CHECK(text.find("--backend local takes up to 1,024") != std::string::npos);
+    CHECK(text.find("symbolic") != std::string::npos);
+  }
+}
+
+TEST_CASE("64 ranks run") {
+  const VerifiedPlan plan = verified(fsdp_scenario(elementwise_model({{"w", {7, 8}}}), 64));
+  RunResult on_gloo = run_gloo(plan);
+  RunResult on_local = LocalExecutor().run(plan, {});
+  CHECK(std::memcmp(on_gloo.bytes(0), on_local.bytes(0),
+                    static_cast<std::size_t>(on_local.layout().size_bytes())) == 0);
+}
+
+TEST_CASE("twenty runs in a row leave nothing behind and give the same bytes") {
+  const VerifiedPlan plan = verified(fsdp_scenario(elementwise_model({{"w", {7, 8}}}), 4));
+  RunResult first = run_gloo(plan);
+  const PrivateDirectory directory;
+  const std::string before = leftovers();
+  for (int i = 0; i < 20; ++i) {
+    RunResult again = run_gloo(plan);
+    CHECK(std::memcmp(first.bytes(0), again.bytes(0),
+                      static_cast<std::size_t>(first.layout().size_bytes())) == 0);
+  }
+  CHECK(leftovers() == before);
+}
+
+TEST_CASE("steps of a plan are named by what they do, to what, and when") {
+  const VerifiedPlan plan =
+      verified(fsdp_scenario(modules_model({linear("l0", 4, 5), linear("l1", 5, 2)}), 2));
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < plan->steps.size(); ++i) {
+    names.push_back(describe_step(*plan, static_cast<std::int64_t>(i)));
+  }
+  const auto count = [&](const std::string& name) {
+    return std::count(names.begin(), names.end(), name);
+  };
+  CHECK(count("all_gather of unit l0 (forward, step 0)") == 1);
+  CHECK(count("forward of l1 (step 0)") == 1);
+  CHECK(count("reduce_scatter of unit l1 (backward, step 0)") == 1);
+  CHECK(count("optimizer (step 0)") == 1);
+  CHECK(describe_step(*plan, -1) == "no step of the plan");
+}
+
+}  // namespace
+}  // namespace hpsim
