@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "base/error.h"
+#include "base/suggest.h"
 #include "commands.h"
 
 namespace hpsim {

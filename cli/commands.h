@@ -1,31 +1,35 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
-#include <functional>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "base/error.h"
-#include "base/suggest.h"
-
 namespace hpsim {
 
-/// What a subcommand does once the command line is read; the value is the exit code.
-using Action = std::function<int()>;
+/// What follows `hpsim run`, as typed.
+struct RunArguments {
+  std::vector<std::string> paths;
+  std::string backend = "gloo";
+  std::string format = "text";
+  std::string color = "auto";
+  double timeout_s = 30;
+  bool keep_going = false;
+  bool quiet = false;
+  bool full = false;
+};
 
-// Each adds one subcommand and sets `action` when it is chosen.
-void add_run_command(CLI::App& app, Action& action);
-void add_list_command(CLI::App& app, Action& action);
-void add_schema_command(CLI::App& app, Action& action);
-void add_exit_codes_command(CLI::App& app, Action& action);
+// One function per subcommand. The value is the exit code.
+// \throws Error for what the user can mend, Error (Environment) if results cannot be written
+[[nodiscard]] int run_command(const RunArguments& arguments);
+[[nodiscard]] int list_command(std::vector<std::string> paths);
+[[nodiscard]] int schema_command();
+[[nodiscard]] int exit_codes_command();
 
-/// The entry of `choices` that `word` names. \throws Error (Usage) that lists them all
+/// The index of the entry of `choices` that `word` names. \throws Error (Usage) that lists them all
 [[nodiscard]] std::size_t choose(const std::string& flag, const std::string& word,
                                  const std::vector<std::string_view>& choices);
 
-/// The last of 0, 5, 4, 1, 2, 3, 6, 7, 70 that is among the codes: what several runs exit with.
+/// What several runs exit with: the first of 70, 7, 6, 3, 2, 1, 4, 5 that is among the codes, or 0.
 [[nodiscard]] int worst_exit_code(const std::vector<int>& codes);
 
 }  // namespace hpsim

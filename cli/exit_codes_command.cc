@@ -18,14 +18,9 @@ constexpr const char* kExitCodes =
 
 }  // namespace
 
-void add_exit_codes_command(CLI::App& app, Action& action) {
-  CLI::App* command = app.add_subcommand("exit-codes", "List exit codes and their meaning");
-  command->callback([&action] {
-    action = [] {
-      write_stdout(kExitCodes);
-      return 0;
-    };
-  });
+int exit_codes_command() {
+  write_stdout(kExitCodes);
+  return 0;
 }
 
 }  // namespace hpsim

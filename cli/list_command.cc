@@ -3,6 +3,7 @@
 
 #include <filesystem>
 
+#include "base/error.h"
 #include "commands.h"
 #include "report/table.h"
 #include "scenario_files.h"
@@ -31,6 +32,8 @@ std::string mesh_text(const Mesh& mesh) {
   return fmt::format("{}", fmt::join(dims, " x "));
 }
 
+}  // namespace
+
 int list_command(std::vector<std::string> paths) {
   if (paths.empty()) paths = default_paths();
   const ReadScenarios read = read_scenarios(find_scenario_files(paths));
@@ -48,15 +51,6 @@ int list_command(std::vector<std::string> paths) {
   for (const RejectedFile& file : read.rejected)
     print_diagnostics(file.diagnostics, ColorMode::Auto);
   return read.rejected.empty() ? 0 : exit_code_of(ErrorKind::InvalidScenario);
-}
-
-}  // namespace
-
-void add_list_command(CLI::App& app, Action& action) {
-  auto paths = std::make_shared<std::vector<std::string>>();
-  CLI::App* command = app.add_subcommand("list", "List scenarios");
-  command->add_option("paths", *paths, "scenario files, or directories of them")->type_name("PATH");
-  command->callback([paths, &action] { action = [paths] { return list_command(*paths); }; });
 }
 
 }  // namespace hpsim

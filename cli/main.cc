@@ -1,16 +1,23 @@
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <exception>
 #include <filesystem>
+#include <functional>
+#include <memory>
 #include <new>
 
-#include "base/check.h"
+#include "base/error.h"
+#include "base/suggest.h"
 #include "commands.h"
 #include "terminal.h"
 
 namespace hpsim {
 namespace {
+
+/// What the chosen subcommand does once the command line is read; the value is the exit code.
+using Action = std::function<int()>;
 
 constexpr int kExitInternalError = 70;
 
@@ -85,6 +92,45 @@ void read_command_line(CLI::App& app, int argc, char** argv, Action& action) {
   }
 }
 
+void add_run(CLI::App& app, Action& action) {
+  auto arguments = std::make_shared<RunArguments>();
+  CLI::App* command =
+      app.add_subcommand("run", "Run scenarios and prove them against a non-distributed baseline");
+  const auto add_option = [&](const char* flag, auto& value, const char* unit, const char* help) {
+    return command->add_option(flag, value, help)->capture_default_str()->type_name(unit);
+  };
+  command->add_option("paths", arguments->paths, "scenario files, or directories of them")
+      ->required()
+      ->type_name("PATH");
+  add_option("--backend", arguments->backend, "NAME", "symbolic, local, gloo or nccl");
+  add_option("--format", arguments->format, "NAME", "text, json or md");
+  add_option("--timeout", arguments->timeout_s, "SECONDS", "longest wait of a rank for another");
+  add_option("--color", arguments->color, "WHEN", "auto, always or never");
+  command->add_flag("--keep-going", arguments->keep_going, "run all, whatever fails");
+  command->add_flag("--quiet", arguments->quiet, "no progress");
+  command->add_flag("--full", arguments->full, "do not fold long lists");
+  command->callback(
+      [arguments, &action] { action = [arguments] { return run_command(*arguments); }; });
+}
+
+void add_list(CLI::App& app, Action& action) {
+  auto paths = std::make_shared<std::vector<std::string>>();
+  CLI::App* command = app.add_subcommand("list", "List scenarios: name, mesh, file, description");
+  command->add_option("paths", *paths, "scenario files, or directories of them")->type_name("PATH");
+  command->callback([paths, &action] { action = [paths] { return list_command(*paths); }; });
+}
+
+void add_commands(CLI::App& app, Action& action) {
+  add_run(app, action);
+  add_list(app, action);
+  app.add_subcommand("schema", "Print the JSON Schema of scenario files")->callback([&action] {
+    action = schema_command;
+  });
+  app.add_subcommand("exit-codes", "List exit codes and their meaning")->callback([&action] {
+    action = exit_codes_command;
+  });
+}
+
 int hpsim_main(int argc, char** argv) {
   prepare_streams();
   try {
@@ -95,10 +141,7 @@ int hpsim_main(int argc, char** argv) {
     app.name("hpsim");
     app.set_version_flag("--version", std::string(HPSIM_VERSION), "Print the version and exit");
     app.require_subcommand(1);
-    add_run_command(app, action);
-    add_list_command(app, action);
-    add_schema_command(app, action);
-    add_exit_codes_command(app, action);
+    add_commands(app, action);
     read_command_line(app, argc, argv, action);
     return action();
   } catch (const Error& error) {

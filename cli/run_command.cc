@@ -1,9 +1,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <new>
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/check.h"
 #include "baseline/eigen_baseline.h"
 #include "commands.h"
 #include "exec/executor.h"
@@ -23,22 +25,18 @@ namespace {
 
 enum class Format { Text, Json, Markdown };
 
+/// What the arguments mean.
 struct RunSettings {
-  std::vector<std::string> paths;
-  std::string backend_word = "gloo";
-  std::string format_word = "text";
-  std::string color_word = "auto";
+  Backend backend = Backend::Gloo;
+  Format format = Format::Text;
+  ColorMode color = ColorMode::Auto;
   double timeout_s = 30;
   bool keep_going = false;
   bool quiet = false;
   bool full = false;
-
-  // What the words mean.
-  Backend backend = Backend::Gloo;
-  Format format = Format::Text;
-  ColorMode color = ColorMode::Auto;
 };
 
+constexpr int kExitInternalError = 70;
 constexpr int kExitInterrupted = 130;
 
 /// What the baseline says. It starts every step from what the run held, so that the errors of one
@@ -93,7 +91,19 @@ Error in_file(const Error& error, const std::string& file) {
   return {error.kind(), std::move(diagnostics)};
 }
 
-/// Every way in which a run can end, as a report.
+Report internal_error_report(const Scenario& scenario, const std::string& backend,
+                             const std::string& message) {
+  Report report = make_error_report(
+      scenario, backend,
+      Error(ErrorKind::Environment,
+            {Diagnostic{.file = scenario.file,
+                        .message = "internal error: " + message,
+                        .help = "this is a bug in hpsim; please report it with the scenario"}}));
+  report.exit_code = kExitInternalError;
+  return report;
+}
+
+/// Every way in which a run can end but for Ctrl-C, as a report.
 Report report_on(const Scenario& scenario, const RunSettings& settings, ProgressLine& progress) {
   const std::string backend(name_of(settings.backend));
   try {
@@ -101,7 +111,18 @@ Report report_on(const Scenario& scenario, const RunSettings& settings, Progress
   } catch (const PlanRejected& rejected) {
     return make_rejected_report(scenario, backend, rejected);
   } catch (const Error& error) {
+    progress.clear();
     return make_error_report(scenario, backend, in_file(error, scenario.file));
+  } catch (const InternalError& error) {
+    progress.clear();
+    return internal_error_report(scenario, backend, error.what());
+  } catch (const std::bad_alloc&) {
+    progress.clear();
+    return make_error_report(
+        scenario, backend,
+        in_file(Error(ErrorKind::Environment, "out of memory",
+                      "use fewer ranks, steps or elements, or --backend symbolic"),
+                scenario.file));
   }
 }
 
@@ -194,32 +215,38 @@ int reject_files(const std::vector<RejectedFile>& rejected, const std::vector<st
   return output.exit_code();
 }
 
-void read_words(RunSettings& settings) {
-  static constexpr std::size_t kNccl = 3;
-  const std::size_t backend =
-      choose("--backend", settings.backend_word, {"symbolic", "local", "gloo", "nccl"});
-  if (backend == kNccl) {
+/// \throws Error (Usage) for an argument that is not understood, (Environment) for nccl
+RunSettings settings_from(const RunArguments& arguments) {
+  const std::vector<std::string_view> backends = {"symbolic", "local", "gloo", "nccl"};
+  if (backends[choose("--backend", arguments.backend, backends)] == "nccl") {
     throw Error(ErrorKind::Environment,
                 "--backend nccl needs CUDA, NCCL and a GPU per rank, and this version of hpsim "
                 "does not contain it",
                 "--backend gloo runs the same plan over real collectives on this machine");
   }
-  settings.backend = *parse_backend(settings.backend_word);
-  settings.format =
-      static_cast<Format>(choose("--format", settings.format_word, {"text", "json", "md"}));
-  settings.color =
-      static_cast<ColorMode>(choose("--color", settings.color_word, {"auto", "always", "never"}));
-  if (!(settings.timeout_s > 0 && settings.timeout_s <= 1e6)) {
+  if (!(arguments.timeout_s > 0 && arguments.timeout_s <= 1e6)) {
     throw Error(ErrorKind::Usage,
                 fmt::format("--timeout is {} s, but must be more than 0 and at most 1000000",
-                            settings.timeout_s));
+                            arguments.timeout_s));
   }
+  return {
+      .backend = *parse_backend(arguments.backend),
+      .format = static_cast<Format>(choose("--format", arguments.format, {"text", "json", "md"})),
+      .color =
+          static_cast<ColorMode>(choose("--color", arguments.color, {"auto", "always", "never"})),
+      .timeout_s = arguments.timeout_s,
+      .keep_going = arguments.keep_going,
+      .quiet = arguments.quiet,
+      .full = arguments.full,
+  };
 }
 
-int run_command(RunSettings& settings) {
+}  // namespace
+
+int run_command(const RunArguments& arguments) {
   const double start_s = now_s();
-  read_words(settings);
-  const std::vector<std::string> files = find_scenario_files(settings.paths);
+  const RunSettings settings = settings_from(arguments);
+  const std::vector<std::string> files = find_scenario_files(arguments.paths);
   const ReadScenarios read = read_scenarios(files);
   if (!read.rejected.empty()) return reject_files(read.rejected, files, settings);
 
@@ -240,34 +267,6 @@ int run_command(RunSettings& settings) {
   }
   output.finish(now_s() - start_s);
   return output.exit_code();
-}
-
-}  // namespace
-
-void add_run_command(CLI::App& app, Action& action) {
-  auto settings = std::make_shared<RunSettings>();
-  CLI::App* command =
-      app.add_subcommand("run", "Run scenarios and prove them against a non-distributed baseline");
-  command->add_option("paths", settings->paths, "scenario files, or directories of them")
-      ->required()
-      ->type_name("PATH");
-  command->add_option("--backend", settings->backend_word, "symbolic, local, gloo or nccl")
-      ->capture_default_str()
-      ->type_name("NAME");
-  command->add_option("--format", settings->format_word, "text, json or md")
-      ->capture_default_str()
-      ->type_name("NAME");
-  command->add_option("--timeout", settings->timeout_s, "longest wait of a rank for another")
-      ->capture_default_str()
-      ->type_name("SECONDS");
-  command->add_flag("--keep-going", settings->keep_going, "run all, whatever fails");
-  command->add_flag("--quiet", settings->quiet, "no progress");
-  command->add_flag("--full", settings->full, "do not fold long lists");
-  command->add_option("--color", settings->color_word, "auto, always or never")
-      ->capture_default_str()
-      ->type_name("WHEN");
-  command->callback(
-      [settings, &action] { action = [settings] { return run_command(*settings); }; });
 }
 
 }  // namespace hpsim

@@ -4,14 +4,9 @@
 
 namespace hpsim {
 
-void add_schema_command(CLI::App& app, Action& action) {
-  CLI::App* command = app.add_subcommand("schema", "Print the JSON Schema of scenario files");
-  command->callback([&action] {
-    action = [] {
-      write_stdout(schema_json());
-      return 0;
-    };
-  });
+int schema_command() {
+  write_stdout(schema_json());
+  return 0;
 }
 
 }  // namespace hpsim

@@ -106,7 +106,7 @@ void add_notes(const Scenario& scenario, Report& report) {
   if (ratio == 1) return;
   const FullyShardSpec& fully_shard = scenario.fully_shard;
   report.notes.push_back(fmt::format(
-      "gradients are {} x the gradient of the reported loss: reduce_op {}, k = {}, F = {}, loss {}",
+      "gradients are {} x those of the reported loss: reduce_op {}, k = {}, F = {}, loss {}",
       format_factor(ratio), to_string(fully_shard.reduce_op),
       format_factor(fully_shard.gradient_scaling_factor), format_factor(gradient_divisor(scenario)),
       scenario.training.loss_normalization == LossNormalization::Sum ? "sum" : "local_mean"));

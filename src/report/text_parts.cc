@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "base/units.h"
+
 namespace hpsim {
 
 std::string shard_rows_text(const std::vector<ShardRun>& runs) {
@@ -15,8 +17,9 @@ std::string shard_rows_text(const std::vector<ShardRun>& runs) {
     if (num_shards <= kMaxListed) {
       parts.insert(parts.end(), static_cast<std::size_t>(count), fmt::format("{}", run.rows));
     } else {
-      parts.push_back(count == 1 ? fmt::format("{}", run.rows)
-                                 : fmt::format("{} (x{})", run.rows, count));
+      parts.push_back(count == 1
+                          ? format_count(run.rows)
+                          : fmt::format("{} (x{})", format_count(run.rows), format_count(count)));
     }
   }
   return fmt::format("{}", fmt::join(parts, " "));
@@ -66,6 +69,11 @@ std::optional<WorstElement> worst_of(const Report& report) {
     if (check.worst && (!worst || check.worst->ratio > worst->ratio)) worst = check.worst;
   }
   return worst;
+}
+
+std::string ratio_text(const Report& report, double ratio) {
+  if (ratio == 0 && report.scenario && report.scenario->is_exact()) return "equal";
+  return fmt::format("{:.2g}", ratio);
 }
 
 std::string tuple_text(const std::vector<std::int64_t>& values) {

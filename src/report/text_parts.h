@@ -9,6 +9,7 @@
 namespace hpsim {
 
 inline constexpr std::size_t kTextWidth = 100;
+inline constexpr std::size_t kIndent = 2;
 
 /// Rows of every shard, short: the first of these that is not too long.
 ///
@@ -40,6 +41,9 @@ struct CollectiveKind {
 
 /// The largest err/bound over all checks that have one.
 [[nodiscard]] std::optional<WorstElement> worst_of(const Report& report);
+
+/// "0.12", or "equal" where exact mode found equality.
+[[nodiscard]] std::string ratio_text(const Report& report, double ratio);
 
 /// "gradient-parity: weight, rank 3 at (0, 3), step 0, index (5, 0)": where a finding is.
 [[nodiscard]] std::string place_of(const Finding& finding);

@@ -38,6 +38,10 @@ TEST_CASE("every invalid scenario is refused with its whole message, and nothing
   }
 }
 
+TEST_CASE("the message that the README shows is the message") {
+  CHECK(content("README.md").find(content("golden/invalid/several.txt")) != std::string::npos);
+}
+
 TEST_CASE("all mistakes of all files come before anything runs") {
   const ProgramResult result =
       run_program({HPSIM_PROGRAM, "run", "scenarios/fsdp/a9_one_rank.json",

@@ -1,6 +1,8 @@
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "support/catch.h"
 #include "support/program.h"
@@ -11,7 +13,7 @@ namespace {
 const std::vector<std::string> kQuick = {HPSIM_PROGRAM, "run", "scenarios/fsdp/a9_one_rank.json",
                                          "--backend", "local"};
 
-/// Far more steps than fit the time until the signal.
+/// Four ranks, and far more steps than fit the time until the signal.
 std::string long_scenario() {
   const auto path = std::filesystem::temp_directory_path() / "hpsim-test-long.json";
   std::ofstream(path) << R"json({"hpsim": 1,
@@ -42,14 +44,37 @@ TEST_CASE("results that cannot be written are an error, not a success") {
 }
 
 TEST_CASE("Ctrl-C ends a run with 130 and leaves no process") {
+  CHECK(count_processes("/proc/self/exe") == 1);
   const std::string file = long_scenario();
   for (const int signal : {SIGINT, SIGTERM}) {
-    const ProgramResult result =
-        run_program({HPSIM_PROGRAM, "run", file}, {.signal = signal, .signal_after_s = 0.7});
-    CAPTURE(signal, result.out, result.err);
-    CHECK(result.exit_code == 130);
-    CHECK(count_processes(HPSIM_PROGRAM) == 0);
+    for (const bool signals_group : {false, true}) {
+      // While ranks connect, and in the middle of the run.
+      for (const double after_s : {0.0, 0.3}) {
+        const ProgramResult result =
+            run_program({HPSIM_PROGRAM, "run", file}, {.signal = signal,
+                                                       .signal_processes = 5,
+                                                       .signal_after_s = after_s,
+                                                       .signals_group = signals_group});
+        CAPTURE(signal, signals_group, after_s, result.out, result.err);
+        CHECK(result.exit_code == 130);
+        CHECK(result.err == "interrupted\n");
+        CHECK(count_processes(HPSIM_PROGRAM) == 0);
+      }
+    }
   }
+  std::filesystem::remove(file);
+}
+
+TEST_CASE("when the program is killed, its ranks go with it") {
+  const std::string file = long_scenario();
+  const ProgramResult result =
+      run_program({HPSIM_PROGRAM, "run", file},
+                  {.signal = SIGKILL, .signal_processes = 5, .signal_after_s = 0.3});
+  CHECK(result.exit_code == 128 + SIGKILL);
+  // The kernel ends them when it has ended their parent, which takes a moment.
+  for (int i = 0; i < 100 && count_processes(HPSIM_PROGRAM) > 0; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  CHECK(count_processes(HPSIM_PROGRAM) == 0);
   std::filesystem::remove(file);
 }
 

@@ -74,13 +74,17 @@ ProgramResult run_program(const std::vector<std::string>& command, const Program
   if (options.breaks_pipe) out.close_end(0);
 
   ProgramResult result;
-  const double signal_s = now_s() + options.signal_after_s;
   bool signal_pending = options.signal != 0;
+  double all_there_s = 0;  // when the processes to wait for were first seen
   while (out.ends[0] >= 0 || err.ends[0] >= 0) {
     pollfd fds[2] = {{out.ends[0], POLLIN, 0}, {err.ends[0], POLLIN, 0}};
-    ::poll(fds, 2, signal_pending ? 20 : 1000);
-    if (signal_pending && now_s() >= signal_s) {
-      ::kill(child, options.signal);
+    ::poll(fds, 2, signal_pending ? 10 : 1000);
+    if (signal_pending && all_there_s == 0 &&
+        count_processes(command.front()) >= options.signal_processes) {
+      all_there_s = now_s();
+    }
+    if (signal_pending && all_there_s > 0 && now_s() >= all_there_s + options.signal_after_s) {
+      ::kill(options.signals_group ? -child : child, options.signal);
       signal_pending = false;
     }
     if (fds[0].revents != 0 && !drain(out.ends[0], result.out)) out.close_end(0);
@@ -97,6 +101,8 @@ int count_processes(const std::string& program) {
   int count = 0;
   const fs::path wanted = fs::canonical(program);
   for (const fs::directory_entry& entry : fs::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename().string();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
     std::error_code failure;
     // A zombie, and a process of another user, has no link to read.
     const fs::path path = fs::read_symlink(entry.path() / "exe", failure);

@@ -14,12 +14,14 @@ struct ProgramResult {
 
 /// How to start a program.
 struct ProgramOptions {
-  std::string directory;     ///< working directory; empty: that of the test
-  std::string out_path;      ///< file for standard output instead of a pipe, such as /dev/full
-  bool closes_out = false;   ///< starts it without standard output
-  bool breaks_pipe = false;  ///< standard output is a pipe that nobody reads
-  int signal = 0;            ///< sent to it `signal_after_s` after its start
-  double signal_after_s = 0.5;
+  std::string directory;       ///< working directory; empty: that of the test
+  std::string out_path;        ///< file for standard output instead of a pipe, such as /dev/full
+  bool closes_out = false;     ///< starts it without standard output
+  bool breaks_pipe = false;    ///< standard output is a pipe that nobody reads
+  int signal = 0;              ///< sent to it once ...
+  int signal_processes = 1;    ///< ... so many processes run the program ...
+  double signal_after_s = 0;   ///< ... and this time has passed since then
+  bool signals_group = false;  ///< sends it to all processes that the program has started too
 };
 
 /// Runs a program to its end, in a process group of its own.
