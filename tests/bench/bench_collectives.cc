@@ -5,62 +5,69 @@
 
 #include <cstdlib>
 #include <memory>
-#include <numeric>
+#include <string>
 #include <vector>
 
 #include "bench/bench_ranks.h"
 #include "bench/stock_collectives.h"
-#include "exec/gloo/collectives.h"
+#include "exec/gloo/rank_session.h"
 
 namespace hpsim::bench {
 namespace {
 
+/// What the variants of one rank share.
+struct State {
+  State(const BenchRank& self, std::int64_t num_ranks, std::int64_t part_elems)
+      : session(self.session),
+        part(static_cast<std::size_t>(part_elems), 1.0F),
+        whole(static_cast<std::size_t>(part_elems * num_ranks), 0.0F),
+        received(whole.size() + part.size()),
+        stock(self.stock_context, whole.data(), part_elems) {
+    for (std::int64_t i = 0; i < num_ranks; ++i)
+      everyone.members.push_back(Rank{i});
+  }
+
+  void run(CollectiveOp op, const std::vector<float>& input, std::vector<float>& output) {
+    const auto elems_in = static_cast<std::int64_t>(input.size());
+    const auto elems_out = static_cast<std::int64_t>(output.size());
+    (void)session.communicate(
+        {0, op, DType::Float32, input.data(), output.data(), elems_in, elems_out}, everyone, ++tag);
+  }
+  std::uint32_t next_tag() { return static_cast<std::uint32_t>(++tag); }
+
+  RankSession& session;
+  RankGroup everyone;
+  std::vector<float> part, whole, received;
+  StockReduceScatter stock;
+  std::uint64_t tag = 0;
+};
+
 std::vector<Measured> compare(std::int64_t num_ranks, int repetitions, std::int64_t whole_bytes) {
-  const std::int64_t whole = whole_bytes / 4 / num_ranks * num_ranks;
-  const std::int64_t part = whole / num_ranks;
+  const std::int64_t part_elems = whole_bytes / 4 / num_ranks;
   const std::vector<std::string> names{
       "all_gather hpsim",    "all_gather gloo",         "reduce_scatter hpsim",
       "reduce_scatter gloo", "reduce_scatter alltoall", "reduce_scatter ring",
       "all_reduce hpsim",    "all_reduce gloo ring",    "all_reduce gloo bcube"};
   return measure(num_ranks, repetitions, names, [=](const BenchRank& self) {
-    struct State {
-      std::vector<float> part, whole, received;
-      std::vector<Rank> members;
-      std::uint64_t tag = 0;
-      std::unique_ptr<GlooCollectives> ours;
-      std::unique_ptr<StockReduceScatter> stock;
-    };
-    const auto state = std::make_shared<State>();
-    state->part.assign(static_cast<std::size_t>(part), 1.0F);
-    state->whole.assign(static_cast<std::size_t>(whole), 0.0F);
-    state->received.assign(static_cast<std::size_t>(std::max(whole, 2 * part)), 0.0F);
-    for (std::int64_t i = 0; i < num_ranks; ++i)
-      state->members.push_back(Rank{i});
-    state->ours = std::make_unique<GlooCollectives>(self.context, self.rank, self.slot.waiting_for);
-    state->stock =
-        std::make_unique<StockReduceScatter>(self.stock_context, state->whole.data(), part);
+    const auto s = std::make_shared<State>(self, num_ranks, part_elems);
     const auto context = self.stock_context;
-    float* const p = state->part.data();
-    float* const w = state->whole.data();
-    const auto ours = [state](CollectiveOp op, const float* in, float* out, std::int64_t elems_in,
-                              std::int64_t elems_out) {
-      (void)state->ours->run({0, op, DType::Float32, in, out, elems_in, elems_out}, state->members,
-                             ++state->tag);
-    };
-    const auto next = [state] { return static_cast<std::uint32_t>(++state->tag); };
+    float* const part = s->part.data();
+    float* const whole = s->whole.data();
     return std::vector<Variant>{
-        {"", [=] { ours(CollectiveOp::AllGather, p, w, part, whole); }},
-        {"", [=] { stock_all_gather(context, p, w, state->part.size(), next()); }},
-        {"", [=] { ours(CollectiveOp::ReduceScatter, w, p, whole, part); }},
-        {"", [=] { state->stock->run(); }},
-        {"", [=] { all_to_all_and_sum(context, w, state->received, p, part, next()); }},
+        {"", [=] { s->run(CollectiveOp::AllGather, s->part, s->whole); }},
+        {"", [=] { stock_all_gather(context, part, whole, s->part.size(), s->next_tag()); }},
+        {"", [=] { s->run(CollectiveOp::ReduceScatter, s->whole, s->part); }},
+        {"", [=] { s->stock.run(); }},
+        {"",
+         [=] { all_to_all_and_sum(context, whole, s->received, part, part_elems, s->next_tag()); }},
         {"",
          [=] {
-           ring_reduce_scatter(context, w, state->received, p, part, std::uint64_t{next()} << 40);
+           ring_reduce_scatter(context, whole, s->received, part, part_elems,
+                               std::uint64_t{s->next_tag()} << 40);
          }},
-        {"", [=] { ours(CollectiveOp::AllReduce, w, w, whole, whole); }},
-        {"", [=] { stock_all_reduce(context, w, state->whole.size(), true, next()); }},
-        {"", [=] { stock_all_reduce(context, w, state->whole.size(), false, next()); }},
+        {"", [=] { s->run(CollectiveOp::AllReduce, s->whole, s->whole); }},
+        {"", [=] { stock_all_reduce(context, whole, s->whole.size(), true, s->next_tag()); }},
+        {"", [=] { stock_all_reduce(context, whole, s->whole.size(), false, s->next_tag()); }},
     };
   });
 }

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <gloo/context.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -15,6 +17,7 @@
 
 #include "exec/gloo/connect.h"
 #include "exec/gloo/control_block.h"
+#include "exec/gloo/rank_session.h"
 #include "exec/rank_processes.h"
 #include "exec/shared_memory.h"
 
@@ -35,10 +38,8 @@ struct Variant {
 /// One rank, in its own process, connected to all others twice: what Gloo's older algorithms do to
 /// the buffers of their sockets must not slow down what hpsim sends.
 struct BenchRank {
-  Rank rank;
-  std::shared_ptr<gloo::Context> context;
+  RankSession& session;
   std::shared_ptr<gloo::Context> stock_context;
-  RankSlot& slot;
 };
 
 using MakeVariants = std::function<std::vector<Variant>(const BenchRank&)>;
@@ -64,8 +65,9 @@ inline std::vector<Measured> measure(std::int64_t num_ranks, int repetitions,
   const ControlBlock stock_control(num_ranks);
 
   RankProcesses processes(num_ranks, [&](Rank rank) {
-    const BenchRank self{rank, connect_mesh(control, rank, kTimeout_s),
-                         connect_mesh(stock_control, rank, kTimeout_s), control.slot(rank)};
+    RankSession session(control, rank, kTimeout_s);
+    session.connect();
+    const BenchRank self{session, connect_mesh(stock_control, rank, kTimeout_s)};
     const std::vector<Variant> variants = make(self);
     std::uint32_t meetings = 0;
     const auto meet = [&] {

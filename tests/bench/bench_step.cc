@@ -1,0 +1,274 @@
+// Measures what hpsim costs over what it cannot do without: `bench_step [hpsim binary]`.
+// Ratios are taken within one repetition, in which everything runs once in turn; medians of 5.
+
+#include <fmt/format.h>
+#include <spawn.h>
+#include <sys/wait.h>
+
+#include <Eigen/Core>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bench/bench_ranks.h"
+#include "bench/stock_collectives.h"
+#include "engine/rank_engine.h"
+#include "exec/gloo/plan_runner.h"
+#include "exec/gloo/supervisor.h"
+#include "exec/stopwatch.h"
+#include "plan/build_plan.h"
+#include "plan/verify_plan.h"
+#include "support/scenarios.h"
+
+extern char** environ;
+
+namespace hpsim::bench {
+namespace {
+
+constexpr int kRepetitions = 5;
+constexpr std::int64_t kRanks = 4;
+constexpr std::int64_t kGlobalBatch = 8;
+constexpr int kLayers = 8;
+constexpr std::int64_t kEven = 1024;
+constexpr std::int64_t kUneven = 1021;
+
+using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+/// Eight linear layers of `features` x `features`, one optimizer step more than is measured.
+VerifiedPlan plan_of(std::int64_t features) {
+  std::vector<ModuleSpec> modules;
+  for (int i = 0; i < kLayers; ++i) {
+    modules.push_back(test::linear(fmt::format("l{}", i), features, features));
+  }
+  Scenario scenario = test::fsdp_scenario(test::modules_model(std::move(modules)), kRanks);
+  scenario.training.steps = kRepetitions + 1;
+  scenario.training.global_batch = kGlobalBatch;
+  return verify_plan(build_plan(std::move(scenario)));
+}
+
+/// The engine of one rank with what it needs; each call runs one optimizer step.
+class EngineSteps {
+ public:
+  EngineSteps(const VerifiedPlan& plan, RankSession& session)
+      : plan_(*plan),
+        result_("bench", ResultLayout(*plan, false),
+                map_shared(ResultLayout(*plan, false).size_bytes())),
+        engine_(make_rank_engine(plan, session.rank(), result_)),
+        runner_(plan_, *engine_, session, result_) {}
+
+  void run_one() {
+    const std::int64_t step = plan_.steps[static_cast<std::size_t>(next_)].step;
+    while (next_ < runner_.num_steps() &&
+           plan_.steps[static_cast<std::size_t>(next_)].step == step) {
+      runner_.run_step(next_++);
+    }
+  }
+
+ private:
+  const Plan& plan_;
+  RunResult result_;
+  std::unique_ptr<RankEngine> engine_;
+  PlanRunner runner_;
+  std::int64_t next_ = 0;
+};
+
+/// The collectives and products of one optimizer step, without anything around them. Every bucket
+/// has memory of its own, as its parameters have in the engine.
+class BareStep {
+ public:
+  BareStep(const Plan& plan, const BenchRank& self) : self_(self) {
+    for (std::int64_t i = 0; i < kRanks; ++i)
+      everyone_.members.push_back(Rank{i});
+    buckets_.resize(plan.buckets.size());
+    for (const Step& step : plan.steps) {
+      if (step.step > 0) break;
+      if (!step.collective) continue;
+      calls_.push_back({step.collective->op, static_cast<std::size_t>(step.bucket)});
+    }
+    for (std::size_t b = 0; b < buckets_.size(); ++b) {
+      Buffers& bucket = buckets_[b];
+      const std::int64_t row = plan.buckets[b].row_elems;
+      bucket.row.assign(static_cast<std::size_t>(row), 0.01F);
+      bucket.parameters.assign(static_cast<std::size_t>(row * kRanks), 0.01F);
+      bucket.gradients.assign(static_cast<std::size_t>(row * kRanks), 0.01F);
+      bucket.stock =
+          std::make_unique<StockReduceScatter>(self.stock_context, bucket.gradients.data(), row);
+    }
+    const std::int64_t batch = kGlobalBatch / kRanks;
+    const std::int64_t features = plan.scenario.model.modules[0].in_features;
+    activations_.assign(kLayers + 1, Matrix::Constant(batch, features, 0.01F));
+    gradients_.assign(kLayers + 1, Matrix::Constant(batch, features, 0.01F));
+  }
+
+  void collectives() {
+    for (const Call& call : calls_) {
+      Buffers& bucket = buckets_[call.bucket];
+      const auto row = static_cast<std::int64_t>(bucket.row.size());
+      const bool gathers = call.op == CollectiveOp::AllGather;
+      const float* const input = gathers ? bucket.row.data() : bucket.gradients.data();
+      float* const output = gathers ? bucket.parameters.data() : bucket.row.data();
+      (void)self_.session.communicate({0, call.op, DType::Float32, input, output,
+                                       gathers ? row : row * kRanks, gathers ? row * kRanks : row},
+                                      everyone_, ++tag_);
+    }
+  }
+
+  void stock_collectives() {
+    for (const Call& call : calls_) {
+      Buffers& bucket = buckets_[call.bucket];
+      if (call.op == CollectiveOp::AllGather) {
+        stock_all_gather(self_.stock_context, bucket.row.data(), bucket.parameters.data(),
+                         bucket.row.size(), static_cast<std::uint32_t>(++tag_));
+      } else {
+        bucket.stock->run();
+      }
+    }
+  }
+
+  void products() {
+    for (std::size_t i = 0; i < kLayers; ++i) {
+      activations_[i + 1].noalias() = activations_[i] * weight(i).transpose();
+    }
+    for (std::size_t i = kLayers; i-- > 0;) {
+      const auto size = activations_[0].cols();
+      Eigen::Map<Matrix> weight_gradient(buckets_[i].gradients.data(), size, size);
+      weight_gradient.noalias() = gradients_[i + 1].transpose() * activations_[i];
+      if (i > 0) gradients_[i].noalias() = gradients_[i + 1] * weight(i);
+    }
+  }
+
+ private:
+  struct Buffers {
+    std::vector<float> row, parameters, gradients;
+    std::unique_ptr<StockReduceScatter> stock;
+  };
+  struct Call {
+    CollectiveOp op;
+    std::size_t bucket;
+  };
+  [[nodiscard]] Eigen::Map<const Matrix> weight(std::size_t layer) const {
+    const auto size = activations_[0].cols();
+    return {buckets_[layer].parameters.data(), size, size};
+  }
+
+  const BenchRank self_;
+  RankGroup everyone_;
+  std::vector<Call> calls_;
+  std::vector<Buffers> buckets_;
+  std::vector<Matrix> activations_, gradients_;
+  std::uint64_t tag_ = 1 << 20;
+};
+
+void print_row(const std::string& what, const std::string& aim, const std::string& figure) {
+  fmt::print("{:<58} {:>10} {:>10}\n", what, aim, figure);
+}
+
+std::string ms(double seconds) {
+  return fmt::format("{:.1f} ms", seconds * 1e3);
+}
+
+/// Median over repetitions of what `ratio` makes of one repetition.
+template <class Ratio>
+double median_ratio(Ratio ratio) {
+  std::vector<double> ratios;
+  for (std::size_t r = 0; r < kRepetitions; ++r)
+    ratios.push_back(ratio(r));
+  return median(ratios);
+}
+
+void bench_steps() {
+  const VerifiedPlan even_plan = plan_of(kEven);
+  const VerifiedPlan uneven_plan = plan_of(kUneven);
+  const auto rows =
+      measure(kRanks, kRepetitions,
+              {"engine step, 8 linear layers 1024 x 1024, FSDP over 4", "the same, 1021 x 1021",
+               "its collectives alone", "its collectives by Gloo's own algorithms",
+               "its Eigen products alone"},
+              [&](const BenchRank& self) {
+                const auto even = std::make_shared<EngineSteps>(even_plan, self.session);
+                const auto uneven = std::make_shared<EngineSteps>(uneven_plan, self.session);
+                const auto bare = std::make_shared<BareStep>(*even_plan, self);
+                return std::vector<Variant>{{"", [even] { even->run_one(); }},
+                                            {"", [uneven] { uneven->run_one(); }},
+                                            {"", [bare] { bare->collectives(); }},
+                                            {"", [bare] { bare->stock_collectives(); }},
+                                            {"", [bare] { bare->products(); }}};
+              });
+  for (const Measured& row : rows)
+    print_row(row.name, "", ms(row.median_s()));
+  const auto time = [&](std::size_t row, std::size_t repetition) {
+    return rows[row].times_s[repetition];
+  };
+  print_row("engine step / (collectives + products)", "<= 1.2",
+            fmt::format("{:.2f}", median_ratio([&](std::size_t r) {
+                          return time(0, r) / (time(2, r) + time(4, r));
+                        })));
+  print_row("engine step / (Gloo's own collectives + products)", "<= 1.2",
+            fmt::format("{:.2f}", median_ratio([&](std::size_t r) {
+                          return time(0, r) / (time(3, r) + time(4, r));
+                        })));
+  print_row(
+      "1021 / 1024", "<= 1.05",
+      fmt::format("{:.2f}", median_ratio([&](std::size_t r) { return time(1, r) / time(0, r); })));
+}
+
+void bench_connect() {
+  const auto describe = [](std::int64_t) { return std::string("nothing"); };
+  for (const std::int64_t num_ranks : {4, 8}) {
+    std::vector<double> times;
+    for (int i = 0; i < kRepetitions; ++i) {
+      times.push_back(run_ranks(num_ranks, RunOptions{}, describe, [](RankSession&) {}).connect_s);
+    }
+    print_row(fmt::format("starting and connecting {} ranks", num_ranks),
+              num_ranks == 4 ? "< 60 ms" : "", ms(median(times)));
+  }
+}
+
+/// Wall time of one run of the binary; nothing if it did not pass.
+std::optional<double> time_of_run(const std::string& binary, const std::string& scenario) {
+  std::string run = "run";
+  std::string program = binary;
+  std::string file = scenario;
+  char* const arguments[] = {program.data(), run.data(), file.data(), nullptr};
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", 1 /* O_WRONLY */, 0);
+  const Stopwatch watch;
+  pid_t pid = 0;
+  const int failed = posix_spawn(&pid, program.c_str(), &actions, nullptr, arguments, environ);
+  posix_spawn_file_actions_destroy(&actions);
+  if (failed != 0) return std::nullopt;
+  int status = 0;
+  waitpid(pid, &status, 0);
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) return std::nullopt;
+  return watch.elapsed_s();
+}
+
+void bench_start_to_verdict(const std::string& binary) {
+  const std::string scenario = "/tmp/hpsim_bench_" + std::to_string(getpid()) + ".json";
+  std::ofstream(scenario) << R"({"hpsim": 1, "mesh": {"shape": [4], "mesh_dim_names": ["fsdp"]},
+                                 "parameters": {"weight": [7, 8]}})";
+  std::vector<double> times;
+  for (int i = 0; i < kRepetitions; ++i) {
+    if (const auto time_s = time_of_run(binary, scenario)) times.push_back(*time_s);
+  }
+  std::remove(scenario.c_str());
+  const bool all_passed = times.size() == kRepetitions;
+  print_row("start to verdict, smallest scenario, 4 ranks on Gloo", "< 150 ms",
+            all_passed ? ms(median(times)) : "no run of " + binary);
+}
+
+}  // namespace
+}  // namespace hpsim::bench
+
+int main(int argc, char** argv) {
+  fmt::print("{:<58} {:>10} {:>10}\n", "median of 5, interleaved", "aim", "figure");
+  hpsim::bench::bench_steps();
+  hpsim::bench::bench_connect();
+  hpsim::bench::bench_start_to_verdict(argc > 1 ? argv[1] : "build/hpsim");
+}
