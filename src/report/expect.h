@@ -19,7 +19,7 @@ struct ExpectBounds {
 
 struct ExpectResult {
   std::optional<CheckResult> check;  ///< none if all that `expect` names has no numbers
-  std::vector<Finding> findings;     ///< one per mismatch, code EXPECT
+  std::vector<Finding> findings;     ///< one per mismatch, EXPECT or VACUOUS_BOUND
   std::vector<std::string> not_compared;
 };
 
@@ -33,6 +33,7 @@ struct ExpectResult {
 ///      {"name": "v", "dtype": "x"}]}       "dtype": "x"}]}                 name
 ///   1 all_gather in step 0, 2 in 1      {"counts": {"all_gather": 1}}      step 1: 2, not 1
 ///   {"losses": [0.5 + bound]}           {"losses": [0.5]}                  nothing
+///   the same, bound above 0.5 / 8       {"losses": [0.5]}                  VACUOUS_BOUND
 ///
 /// `counts` counts collectives of phases forward and backward in every step, `optimizer_counts`
 /// those of phase optimizer. `compared` counts leaves; an `expect` that compares none fails.

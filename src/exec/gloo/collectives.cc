@@ -20,7 +20,7 @@ namespace {
 // Elements summed at a time: the running sum stays in the first-level cache.
 constexpr std::int64_t kSumBlock = 2048;
 // Pieces of what is summed, so that summing one overlaps with receiving the next.
-constexpr std::int64_t kSumPieceBytes = 512 << 10;
+constexpr std::int64_t kSumPieceBytes = 1 << 20;
 constexpr std::int64_t kOnePiece = std::int64_t{1} << 62;
 // All-reduces up to this size send everything to everyone: one round instead of two.
 constexpr std::int64_t kOneRoundBytes = 64 << 10;

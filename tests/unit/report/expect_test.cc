@@ -1,5 +1,6 @@
 #include "report/expect.h"
 
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "support/catch.h"
@@ -32,7 +33,8 @@ nlohmann::ordered_json small_report() {
 })json");
 }
 
-const ExpectBounds kBounds{.has_numbers = true, .losses = {0.125, 0.125}, .grad_norms = {0, 0.5}};
+const ExpectBounds kBounds{
+    .has_numbers = true, .losses = {0.03125, 0.03125}, .grad_norms = {0, 0.25}};
 
 struct Row {
   const char* expect;
@@ -150,12 +152,12 @@ TEST_CASE("counts are compared in every step, by phase") {
 TEST_CASE("losses and norms may be off by their bound, no more") {
   const std::vector<Row> rows = {
       {R"json({"losses": [0.5, 0.25]})json", 2, {}},
-      {R"json({"losses": [0.625, 0.125]})json", 2, {}},
-      {R"json({"losses": [0.5, 0.3751]})json", 2, {"/expect/losses/1"}},
+      {R"json({"losses": [0.53125, 0.28125]})json", 2, {}},
+      {R"json({"losses": [0.5, 0.2813]})json", 2, {"/expect/losses/1"}},
       {R"json({"losses": [0.5]})json", 1, {"/expect/losses"}},
       {R"json({"losses": ["x", 0.25]})json", 2, {"/expect/losses/0"}},
-      {R"json({"baseline_losses": [0.4, 0.25]})json", 2, {}},
-      {R"json({"grad_norms": [1, 2.5]})json", 2, {}},
+      {R"json({"baseline_losses": [0.48, 0.25]})json", 2, {}},
+      {R"json({"grad_norms": [1, 2.25]})json", 2, {}},
       {R"json({"grad_norms": [1.001, 2]})json", 2, {"/expect/grad_norms/0"}},
       {R"json({"losses": 0.5})json", 1, {"/expect/losses"}},
   };
@@ -167,6 +169,19 @@ TEST_CASE("losses and norms may be off by their bound, no more") {
     for (const Finding& finding : result.findings)
       pointers.push_back(finding.pointer);
     CHECK(pointers == row.pointers);
+  }
+}
+
+TEST_CASE("a bound that is large beside the number it bounds fails, however near the numbers are") {
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const double bound : {0.0626, 1.0, infinity}) {
+    const ExpectBounds bounds{.has_numbers = true, .losses = {bound, bound}, .grad_norms = {}};
+    const ExpectResult result =
+        check_expect(R"json({"losses": [0.5001, 0.25]})json", small_report(), bounds);
+    CHECK_FALSE(result.check->passed);
+    REQUIRE(result.findings.size() == 1);
+    CHECK(result.findings[0].code == FindingCode::VacuousBound);
+    CHECK(result.findings[0].step == 0);
   }
 }
 
