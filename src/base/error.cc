@@ -28,11 +28,10 @@ std::string to_string(const Diagnostic& diagnostic) {
   const auto prefix = [](const std::string& part) {
     return part.empty() ? part : fmt::format("{}: ", part);
   };
-  return fmt::format("{}{}{}: {}{}", prefix(place), prefix(diagnostic.pointer),
-                     diagnostic.severity == Severity::Error ? "error" : "warning",
-                     diagnostic.message,
-                     diagnostic.help.empty() ? diagnostic.help
-                                             : fmt::format("\n  help: {}", diagnostic.help));
+  return fmt::format(
+      "{}{}{}: {}{}", prefix(place), prefix(diagnostic.pointer),
+      diagnostic.severity == Severity::Error ? "error" : "warning", diagnostic.message,
+      diagnostic.help.empty() ? diagnostic.help : fmt::format("\n  help: {}", diagnostic.help));
 }
 
 Error::Error(ErrorKind kind, std::vector<Diagnostic> diagnostics)

@@ -10,7 +10,8 @@ template <class T>
 void add(void* sum, const void* term, std::int64_t elems) {
   auto* const to = static_cast<T*>(sum);
   const auto* const from = static_cast<const T*>(term);
-  for (std::int64_t i = 0; i < elems; ++i) to[i] += from[i];
+  for (std::int64_t i = 0; i < elems; ++i)
+    to[i] += from[i];
 }
 
 }  // namespace

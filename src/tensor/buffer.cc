@@ -19,8 +19,7 @@ template <class T>
 Buffer<T>::Buffer(std::int64_t elems) : elems_(elems) {
   const std::size_t wanted = static_cast<std::size_t>(elems) * sizeof(T);
   const std::size_t alignment = wanted >= kHugePageBytes ? kHugePageBytes : kCacheLineBytes;
-  const std::size_t bytes =
-      std::max(alignment, (wanted + alignment - 1) / alignment * alignment);
+  const std::size_t bytes = std::max(alignment, (wanted + alignment - 1) / alignment * alignment);
   void* memory = std::aligned_alloc(alignment, bytes);
   if (memory == nullptr) throw std::bad_alloc();
   // Only advice: where the kernel does not follow it, the memory is merely slower.
