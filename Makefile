@@ -12,7 +12,7 @@ SOURCES = $$(find src cli tests -name '*.h' -o -name '*.cc')
 CTEST := ctest --output-on-failure -LE slow
 DEMO := scenarios/fsdp/a2_uneven_7x8_over_4.json
 
-.PHONY: help demo build test asan tsan lint tidy format bench install clean
+.PHONY: help demo build configure test asan tsan lint tidy format bench install clean
 .DEFAULT_GOAL := help
 
 help:
@@ -33,12 +33,15 @@ demo: build
 	@echo
 	build/hpsim run $(DEMO)
 
-build:
+build: configure
+	@cmake --build --preset release -j $(JOBS) --target hpsim
+
+configure:
 	@$(PACKAGES) build speed
 	@cmake --preset release -DHPSIM_NATIVE=$(NATIVE) -DCMAKE_INSTALL_PREFIX=$(PREFIX) > /dev/null
-	@cmake --build --preset release -j $(JOBS)
 
-test: build
+test: configure
+	@cmake --build --preset release -j $(JOBS)
 	$(CTEST) --test-dir build -j 2
 
 asan tsan:
