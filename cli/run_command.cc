@@ -10,6 +10,7 @@
 #include "commands.h"
 #include "exec/executor.h"
 #include "exec/interrupted.h"
+#include "exec/limits.h"
 #include "plan/build_plan.h"
 #include "plan/verify_plan.h"
 #include "report/json.h"
@@ -53,6 +54,7 @@ ReferenceRun reference_for(const VerifiedPlan& plan, const RunResult& run) {
 Report run_scenario(const Scenario& scenario, const RunSettings& settings, ProgressLine& progress) {
   const double start_s = now_s();
   progress.start();
+  require_ranks(settings.backend, scenario.mesh.num_ranks());
   const VerifiedPlan plan = verify_plan(build_plan(scenario));
   const std::unique_ptr<Executor> executor = make_executor(settings.backend);
   // In exact mode the baseline goes first: it refuses what is not exact.

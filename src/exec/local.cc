@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "engine/rank_engine.h"
+#include "exec/limits.h"
 #include "exec/ordered_sum.h"
 #include "exec/stopwatch.h"
 #include "mesh/group.h"
@@ -139,15 +140,10 @@ std::shared_ptr<std::byte> zeroed_block(std::int64_t bytes) {
 }  // namespace
 
 RunResult LocalExecutor::run(const VerifiedPlan& plan, const RunOptions& options) {
-  const std::int64_t num_ranks = plan->mesh().num_ranks();
-  if (num_ranks > kMaxRanks) {
-    throw Error(
-        ErrorKind::Usage,
-        fmt::format("the mesh has {} ranks, backend local takes up to {}", num_ranks, kMaxRanks),
-        "use --backend symbolic");
-  }
+  require_ranks(Backend::Local, plan->mesh().num_ranks());
   ResultLayout layout(*plan, options.records_tensors);
   const std::int64_t bytes = layout.size_bytes();
+  require_memory_for_results(bytes);
   RunResult result("local", std::move(layout), zeroed_block(bytes));
   Lockstep ranks(plan, result);
   const Stopwatch watch;

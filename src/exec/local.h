@@ -8,8 +8,6 @@ namespace hpsim {
 /// deterministic, up to 1,024 ranks.
 class LocalExecutor : public Executor {
  public:
-  static constexpr std::int64_t kMaxRanks = 1024;
-
   [[nodiscard]] RunResult run(const VerifiedPlan& plan, const RunOptions& options) override;
 };
 

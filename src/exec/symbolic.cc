@@ -5,11 +5,13 @@
 #include <new>
 #include <vector>
 
+#include "exec/limits.h"
 #include "trace/plan_ledger.h"
 
 namespace hpsim {
 
 RunResult SymbolicExecutor::run(const VerifiedPlan& plan, const RunOptions& /*options*/) {
+  require_ranks(Backend::Symbolic, plan->mesh().num_ranks());
   ResultLayout layout(*plan, /*records_tensors=*/false);
   const std::int64_t bytes = layout.size_bytes();
   std::shared_ptr<std::byte> block(

@@ -33,10 +33,7 @@ std::vector<Rank> group_of(const Mesh& mesh, const MeshDims& dims, Rank rank) {
 std::vector<std::vector<Rank>> groups_along(const Mesh& mesh, const MeshDims& dims) {
   MeshDims others;
   for (int dim = 0; dim < mesh.num_dims(); ++dim) {
-    bool listed = false;
-    for (const int d : dims)
-      listed = listed || d == dim;
-    if (!listed) others.push_back(dim);
+    if (!contains(dims, dim)) others.push_back(dim);
   }
   std::vector<std::vector<Rank>> groups;
   Coordinate first(static_cast<std::size_t>(mesh.num_dims()), 0);

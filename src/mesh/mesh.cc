@@ -1,10 +1,15 @@
 #include "mesh/mesh.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
 
 namespace hpsim {
+
+bool contains(const MeshDims& dims, int dim) {
+  return std::find(dims.begin(), dims.end(), dim) != dims.end();
+}
 
 Mesh::Mesh(std::vector<std::int64_t> shape, std::vector<std::string> names,
            std::vector<std::int64_t> ranks)

@@ -13,6 +13,8 @@ namespace hpsim {
 /// Indices of mesh dims, ascending, without repeats: "over fsdp", "over (rep, fsdp)".
 using MeshDims = std::vector<int>;
 
+[[nodiscard]] bool contains(const MeshDims& dims, int dim);
+
 /// One entry per mesh dim, 0 <= entry < size of the dim.
 using Coordinate = std::vector<std::int64_t>;
 

@@ -13,10 +13,6 @@
 namespace hpsim {
 namespace {
 
-bool contains(const MeshDims& dims, int dim) {
-  return std::find(dims.begin(), dims.end(), dim) != dims.end();
-}
-
 /// Rows that the placements of a parameter give to each shard.
 std::vector<Interval> implied_rows(const Plan& plan, const PlannedParameter& parameter) {
   const MeshDims& dims = parameter.sharded_group.dims;

@@ -19,13 +19,13 @@ namespace hpsim {
 /// Sums run over members in group order, ((x0 + x1) + x2) + ..., for every element, whichever way
 /// the bytes travel: every member gets the bits that a loop in one process would give.
 ///
-/// Chosen by measurement (tests/bench/bench_collectives, 4 ranks, two cores with other work on
-/// them, ms, medians of 31 in turn, 1 / 4 / 16 MiB in all):
-///   all_gather      direct sends          1.1   3.0  18.9    Gloo's ring        5.1   3.8  22.8
-///   reduce_scatter  direct sends and sum  1.7   4.3  21.8    ring              10.2   4.4  26.2
-///                   Gloo's all-to-all     1.6   5.2  32.3    halving-doubling   5.3   5.0  33.7
-///   all_reduce      two rounds            2.3   7.2  52.7    Gloo's ring        8.5   6.9  46.7
-/// Up to 64 KiB one round of everything to everyone takes 0.4-0.7, Gloo's ring 6-8.
+/// Chosen by measurement (tests/bench/bench_collectives, 4 ranks on two cores, ms, medians of 31 in
+/// turn, 1 / 4 / 16 MiB in all):
+///   all_gather      direct sends          1.0   3.5  11.4    Gloo's ring        1.2   3.5  11.0
+///   reduce_scatter  direct sends and sum  1.5   4.2  14.4    ring               1.2   4.2  15.3
+///                   Gloo's all-to-all     1.3   4.8  16.5    halving-doubling   1.2   5.2  18.5
+///   all_reduce      two rounds            2.5   6.8  24.9    Gloo's ring        2.4   6.6  25.3
+/// All-reduces up to 64 KiB, one round of everything to everyone: 0.3-0.4, Gloo's ring 1.0.
 class GlooCollectives {
  public:
   /// `waiting_for` names the rank whose message is awaited, -1 when none; others may read it.

@@ -1,34 +1,24 @@
 #include "exec/gloo/gloo_executor.h"
 
-#include <fmt/format.h>
-
 #include <utility>
 
-#include "base/error.h"
-#include "base/units.h"
 #include "engine/rank_engine.h"
 #include "exec/gloo/plan_runner.h"
 #include "exec/gloo/supervisor.h"
+#include "exec/limits.h"
 #include "exec/shared_memory.h"
 
 namespace hpsim {
 
 namespace {
 
-constexpr std::int64_t kMaxRanks = 64;
-
 class GlooExecutor : public Executor {
  public:
   RunResult run(const VerifiedPlan& plan, const RunOptions& options) override {
     const std::int64_t num_ranks = plan->mesh().num_ranks();
-    if (num_ranks > kMaxRanks) {
-      throw Error(ErrorKind::Usage,
-                  fmt::format("the mesh has {} ranks, and the gloo backend takes up to {} on one "
-                              "machine",
-                              format_count(num_ranks), kMaxRanks),
-                  "--backend local takes up to 1,024 ranks, --backend symbolic any number");
-    }
+    require_ranks(Backend::Gloo, num_ranks);
     ResultLayout layout(*plan, options.records_tensors);
+    require_memory_for_results(layout.size_bytes());
     auto block = map_shared(layout.size_bytes());
     RunResult result("gloo", std::move(layout), std::move(block));
     const auto describe = [&](std::int64_t plan_step) { return describe_step(*plan, plan_step); };

@@ -9,10 +9,7 @@ namespace {
 MeshDims dims_to_reduce(const Scenario& scenario, const MeshDims& dims) {
   MeshDims reduced;
   for (const int dim : dims) {
-    const auto& data_dims = scenario.data.data_dims;
-    if (std::find(data_dims.begin(), data_dims.end(), dim) != data_dims.end()) {
-      reduced.push_back(dim);
-    }
+    if (contains(scenario.data.data_dims, dim)) reduced.push_back(dim);
   }
   return scenario.mesh.size(reduced) > 1 ? reduced : MeshDims{};
 }

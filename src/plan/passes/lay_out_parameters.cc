@@ -5,10 +5,6 @@
 namespace hpsim {
 namespace {
 
-bool contains(const MeshDims& dims, int dim) {
-  return std::find(dims.begin(), dims.end(), dim) != dims.end();
-}
-
 GroupInfo group_along(const Mesh& mesh, MeshDims dims) {
   const std::int64_t size = mesh.size(dims);
   return {std::move(dims), size};

