@@ -89,9 +89,10 @@ class Lockstep {
     }
   }
 
-  /// sum = the rows number `row` of all members' inputs, in group order.
-  void sum_row(const std::vector<Rank>& group, std::int64_t row, std::int64_t elems, void* sum,
-               Rank owner, std::int64_t step) {
+  /// sum = the rows number `row` of all members' inputs, in group order; \returns whether it
+  /// rounded
+  [[nodiscard]] bool sum_row(const std::vector<Rank>& group, std::int64_t row, std::int64_t elems,
+                             void* sum) {
     const DType dtype = call_of(group[0]).dtype;
     const std::int64_t row_bytes = elems * size_bytes(dtype);
     bool is_inexact = false;
@@ -103,22 +104,26 @@ class Lockstep {
         is_inexact = add_to(sum, term, elems, dtype) || is_inexact;
       }
     }
-    if (is_inexact && plan_.scenario.is_exact()) result_.step_record(owner, step).inexact = 1;
+    return is_inexact && plan_.scenario.is_exact();
   }
 
   void reduce_scatter(const std::vector<Rank>& group, std::int64_t step) {
     for (std::size_t i = 0; i < group.size(); ++i) {
       const CollectiveCall& call = call_of(group[i]);
-      sum_row(group, static_cast<std::int64_t>(i), call.elems_out, call.output, group[i], step);
+      if (sum_row(group, static_cast<std::int64_t>(i), call.elems_out, call.output)) {
+        result_.step_record(group[i], step).inexact = 1;
+      }
     }
   }
 
   void all_reduce(const std::vector<Rank>& group, std::int64_t step) {
     const CollectiveCall& first = call_of(group[0]);
     std::vector<std::byte> sum(static_cast<std::size_t>(first.elems_in * size_bytes(first.dtype)));
-    sum_row(group, 0, first.elems_in, sum.data(), group[0], step);
-    for (const Rank rank : group)
+    const bool is_inexact = sum_row(group, 0, first.elems_in, sum.data());
+    for (const Rank rank : group) {
       std::memcpy(call_of(rank).output, sum.data(), sum.size());
+      if (is_inexact) result_.step_record(rank, step).inexact = 1;
+    }
   }
 
   const Plan& plan_;

@@ -69,16 +69,27 @@ TEST_CASE("gloo records what local records, byte for byte") {
   }
 }
 
-TEST_CASE("a sum over ranks that rounds is recorded in exact mode") {
-  // All data are exact; the sum of 2^24 and 1 over two replicas is not.
-  Scenario scenario = hsdp_scenario(elementwise_model({{"w", {1}}}), 2, 1);
-  make_exact(scenario);
-  scenario.data.input = {.kind = FillSpec::Kind::Integer, .max = 1 << 13, .scale = 1};
-  scenario.data.target = {.kind = FillSpec::Kind::Integer, .max = 1 << 13, .scale = 1};
-  const VerifiedPlan plan = verified(scenario);
-  const RunResult on_gloo = run_gloo(plan);
-  const RunResult on_local = LocalExecutor().run(plan, {});
-  CHECK(on_gloo.step_record(Rank{0}, 0).inexact == on_local.step_record(Rank{0}, 0).inexact);
+TEST_CASE("a sum over ranks that rounds is recorded, on every rank that holds it") {
+  // Weights of 0 make the gradient -x t. All products, and sums of a rank's two samples, stay
+  // within 2^24 and are exact, as are the scale 1/8 and the update of 0; sums over 8 replicas pass
+  // 2^24.
+  const auto scenario_with = [](std::int64_t largest_target) {
+    Scenario scenario = hsdp_scenario(elementwise_model({{"w", {64}}}), 8, 1);
+    make_exact(scenario);
+    scenario.data.init.max = 0;
+    scenario.data.input.max = 1 << 12;
+    scenario.data.target.max = largest_target;
+    return scenario;
+  };
+  for (const bool rounds : {true, false}) {
+    const VerifiedPlan plan = verified(scenario_with(rounds ? 1 << 11 : 1 << 8));
+    const RunResult on_gloo = run_gloo(plan);
+    const RunResult on_local = LocalExecutor().run(plan, {});
+    for (std::int64_t rank = 0; rank < 8; ++rank) {
+      CHECK(on_gloo.step_record(Rank{rank}, 0).inexact == (rounds ? 1 : 0));
+      CHECK(on_local.step_record(Rank{rank}, 0).inexact == (rounds ? 1 : 0));
+    }
+  }
 }
 
 TEST_CASE("without tensors nothing but records is kept") {
