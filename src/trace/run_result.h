@@ -130,7 +130,7 @@ class RunResult {
   [[nodiscard]] std::byte* bytes(std::int64_t offset) { return block_.get() + offset; }
 
   double connect_time_s = 0;  ///< wall time until all ranks were connected; 0 where none connect
-  double run_time_s = 0;      ///< wall time of the steps, slowest rank
+  double run_time_s = 0;      ///< wall time from then until the last rank was done
 
  private:
   template <class T>

@@ -55,7 +55,6 @@ class RankSlot {
   std::atomic<std::int64_t> waiting_for{-1};  ///< rank whose data it waits for now; -1 if none
   std::atomic<std::int64_t> progress{0};      ///< optimizer step it is in
   std::atomic<std::int64_t> connected_ns{0};  ///< when it was connected to all; 0 before
-  std::atomic<std::int64_t> steps_begin_ns{0};
   std::atomic<std::int64_t> steps_end_ns{0};
 
  private:

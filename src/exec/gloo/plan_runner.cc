@@ -89,7 +89,6 @@ void PlanRunner::run_step(std::int64_t plan_step) {
 
 void PlanRunner::run_all() {
   RankSlot& slot = session_.slot();
-  slot.steps_begin_ns.store(now_ns());
   for (std::int64_t i = 0; i < num_steps(); ++i) {
     slot.progress.store(plan_.steps[static_cast<std::size_t>(i)].step, std::memory_order_relaxed);
     run_step(i);

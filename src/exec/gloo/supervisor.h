@@ -14,7 +14,7 @@ namespace hpsim {
 
 struct RanksRun {
   double connect_s = 0;  ///< until the last rank was connected
-  double steps_s = 0;    ///< between steps_begin_ns and steps_end_ns, slowest rank
+  double steps_s = 0;    ///< from then until the last rank had finished its steps
   std::string output;    ///< what the ranks wrote to stdout and stderr, which should be nothing
 };
 
