@@ -14,7 +14,7 @@ struct ActivationPoint {
   double slope_rounding = 0;
 };
 
-/// tanh, silu or gelu at x, as scenario-format.md defines them; relu has a kink and is treated by
+/// tanh, silu or gelu at x, as ModuleSpec defines them; relu has a kink and is treated by
 /// itself. Each elementary operation adds one rounding of its result; exp, tanh and erf of a run's
 /// math library are taken to be within two units in the last place, 4u relative.
 ///

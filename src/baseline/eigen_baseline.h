@@ -11,12 +11,12 @@ namespace hpsim {
 /// Trains the scenario on one process with the whole batch, knowing no plan, rank or collective.
 ///
 /// Derived mode: float64, with the variance of the rounding error that a run in the scenario's
-/// dtype may carry beside every value (semantics 4.2). `held[t]` is what the run held before step
-/// t, for t >= 1 (held[0] is ignored: the baseline draws the initial parameters itself); each step
-/// is judged from it. If `held` is empty, the steps follow one another freely.
-/// `losses` and `grad_norms` of the result are always those of a free training; where rounding
-/// errors have grown beyond an eighth of one of them, a training that diverges, their spreads are
-/// infinite from that step on.
+/// dtype may carry beside every value (README, "Bounds"). `held[t]` is what the run held before
+/// step t, for t >= 1 (held[0] is ignored: the baseline draws the initial parameters itself); each
+/// step is judged from it. If `held` is empty, the steps follow one another freely. `losses` and
+/// `grad_norms` of the result are always those of a free training; where rounding errors have grown
+/// beyond an eighth of one of them, a training that diverges, their spreads are infinite from that
+/// step on.
 ///
 /// Exact mode: in the scenario's dtype, `held` is ignored.
 /// \throws Error (InvalidScenario) in exact mode where an operation was not exact, with step,

@@ -33,7 +33,7 @@ struct MatrixSize {
 }
 
 /// One forward and backward pass of the whole batch, in the arithmetic of the derived or of the
-/// exact mode (scenario-format.md, "What is computed"; one micro-batch):
+/// exact mode, with one micro-batch:
 ///   l_d = s / n of a data rank for local_mean, s for sum;  losses[t] = (1/D) sum l_d, or sum l_d
 ///   G = (k/F) sum over d of the gradient of l_d
 /// n is the count of one data rank, so the sum over ranks is one sum over all samples.

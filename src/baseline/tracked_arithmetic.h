@@ -54,7 +54,7 @@ struct Rounding {
   [[nodiscard]] double join(double a, double b) const;
 };
 
-/// Arithmetic of the derived mode. Every operation carries the variance on (semantics 4.2):
+/// Arithmetic of the derived mode. Every operation carries the variance on (README, "Bounds"):
 ///   a sum of n terms t   inherits sum (dy/dx)² Var(x), adds u² n / 3 (sum t² + y²)
 ///   a function           inherits f'² Var(x), adds u² y² / 3 per elementary operation
 ///   relu within k sigma of its kink: the gradient may be passed on or not, both count

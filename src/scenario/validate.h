@@ -11,7 +11,7 @@ namespace hpsim {
 /// room: at most 2^53 elements of parameters, 2^62 elements of data.
 void check_sizes(const Scenario& scenario, const ObjectReader& file);
 
-/// What exact mode needs, so that every operation is exact (semantics 4.3): integer data with a
+/// What exact mode needs, so that every operation is exact (README, "Bounds"): integer data with a
 /// scale that is a power of two; elementwise parameters, linear and relu; sgd; lr, momentum and
 /// weight_decay zero or a power of two; k, F and round_to a power of two, clamp a multiple of it.
 /// \pre the mode is exact

@@ -6,7 +6,7 @@
 namespace hpsim {
 
 /// A tensor of the baseline: the value, and how far a correct run may be from it through rounding.
-/// The bound on |got - value| is spread + 4u|value|, with u of the run's dtype (semantics 4.2).
+/// The bound on |got - value| is spread + 4u|value|, with u of the run's dtype (README, "Bounds").
 /// In exact mode the spread is 0 and the bound is 0: equality.
 struct ReferenceTensor {
   std::vector<double> value;

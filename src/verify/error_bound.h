@@ -8,7 +8,7 @@
 namespace hpsim {
 
 /// How far a correct run may be from the reference: spread + 4u|value|, or nothing in exact mode
-/// (semantics 4.2 and 4.3). u is the unit roundoff of the run's dtype.
+/// (README, "Bounds"). u is the unit roundoff of the run's dtype.
 ///
 ///   mode       value   spread   u        bound
 ///   exact      any     any      any      0

@@ -5,8 +5,8 @@
 
 namespace hpsim {
 
-// Whether what the ranks computed is what the reference says (semantics 4). Each appends its check
-// and findings. \pre evidence.run.has_numbers()
+// Whether what the ranks computed is what the reference says (README, "Bounds"). Each appends its
+// check and findings. \pre evidence.run.has_numbers()
 
 /// loss-parity: losses[t] = (1/D) sum of local losses for local_mean, their sum for sum, over data
 /// ranks in order, in float64, against the reference. Ranks that see the same data must hold the
