@@ -8,6 +8,7 @@
 #include <Eigen/Core>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <optional>
@@ -250,7 +251,9 @@ std::optional<double> time_of_run(const std::string& binary, const std::string& 
 }
 
 void bench_start_to_verdict(const std::string& binary) {
-  const std::string scenario = "/tmp/hpsim_bench_" + std::to_string(getpid()) + ".json";
+  const std::string scenario = (std::filesystem::temp_directory_path() /
+                                ("hpsim_bench_" + std::to_string(getpid()) + ".json"))
+                                   .string();
   std::ofstream(scenario) << R"({"hpsim": 1, "mesh": {"shape": [4], "mesh_dim_names": ["fsdp"]},
                                  "parameters": {"weight": [7, 8]}})";
   std::vector<double> times;

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <set>
 #include <string>
 
@@ -15,9 +16,8 @@ namespace hpsim {
 class PrivateDirectory {
  public:
   PrivateDirectory() : before_(getcwd(nullptr, 0)) {
-    char name[] = "/tmp/hpsim_test_XXXXXX";
-    path_ = mkdtemp(name);
-    if (chdir(path_.c_str()) != 0) abort();
+    path_ = (std::filesystem::temp_directory_path() / "hpsim_test_XXXXXX").string();
+    if (mkdtemp(path_.data()) == nullptr || chdir(path_.c_str()) != 0) abort();
   }
   ~PrivateDirectory() {
     if (chdir(before_) != 0) abort();
