@@ -75,6 +75,8 @@ std::string_view name_of(FindingCode code) {
       return "COMM_DTYPE";
     case FindingCode::CommGroup:
       return "COMM_GROUP";
+    case FindingCode::SpecDisagrees:
+      return "SPEC_DISAGREES";
     case FindingCode::MemEstimate:
       return "MEM_ESTIMATE";
     case FindingCode::VacuousBound:

@@ -50,6 +50,7 @@ enum class FindingCode {
   CommShape,         ///< "COMM_SHAPE"
   CommDtype,         ///< "COMM_DTYPE"
   CommGroup,         ///< "COMM_GROUP"
+  SpecDisagrees,     ///< "SPEC_DISAGREES": placements cannot express what ranks hold
   MemEstimate,       ///< "MEM_ESTIMATE": measured and planned memory differ
   VacuousBound,      ///< "VACUOUS_BOUND": the bound says nothing about this tensor
   Expect,            ///< "EXPECT"

@@ -17,8 +17,10 @@ LocalModel<T>::LocalModel(const Scenario& scenario, Rank rank, RankMemory<T>& me
       arithmetic_(arithmetic),
       batch_(scenario.local_batch()),
       first_sample_(batch_ * scenario.mesh.index_along(scenario.data.data_dims,
-                                                       scenario.mesh.coordinate_of(rank))) {
+                                                       scenario.mesh.coordinate_of(rank))),
+      coordinate_(scenario.mesh.coordinate_of(rank)) {
   const ModelSpec& model = scenario.model;
+  loss_terms_.assign(model.is_elementwise() ? model.elementwise.size() : 1, T(0));
   if (model.is_elementwise()) {
     inputs_.resize(model.elementwise.size());
     targets_.resize(model.elementwise.size());
@@ -80,47 +82,74 @@ void LocalModel<T>::forward(int module) {
 }
 
 template <class T>
+std::vector<Interval> LocalModel<T>::samples_of(int p) const {
+  const MeshDims& data_dims = scenario_.data.data_dims;
+  const MeshDims shared = shared_data_dims(scenario_, p);
+  Coordinate coordinate = coordinate_;
+  for (const int dim : shared)
+    coordinate[static_cast<std::size_t>(dim)] = 0;
+  std::vector<Interval> samples;
+  do {
+    const std::int64_t first = batch_ * scenario_.mesh.index_along(data_dims, coordinate);
+    samples.push_back({first, first + batch_});
+  } while (advance(scenario_.mesh, shared, coordinate));
+  return samples;
+}
+
+template <class T>
 void LocalModel<T>::forward_elementwise(int p) {
   const auto at = static_cast<std::size_t>(p);
   const ElementwiseSpec& spec = scenario_.model.elementwise[at];
   const std::int64_t elems = num_elems(spec.shape);
+  const Box& box = memory_.whole_box(p);
+  const std::int64_t part_elems = num_elems(box.shape);
+  const std::vector<Interval> samples = samples_of(p);
+  const std::int64_t num_samples = batch_ * static_cast<std::int64_t>(samples.size());
   const auto draw = [&](Buffer<T>& buffer, const char* suffix, const FillSpec& fill_spec) {
-    buffer = memory_.take(MemoryKind::Activations, batch_ * elems);
-    fill(buffer.data(), batch_ * elems, fill_key(spec.name + suffix, scenario_.data.seed),
-         first_element(elems), fill_spec);
+    buffer = memory_.take(MemoryKind::Activations, num_samples * part_elems);
+    const std::uint64_t key = fill_key(spec.name + suffix, scenario_.data.seed);
+    T* next = buffer.data();
+    for (const Interval& range : samples) {
+      for (std::int64_t sample = range.begin; sample < range.end; ++sample) {
+        const std::int64_t base = (step_ * scenario_.training.global_batch + sample) * elems;
+        each_run(spec.shape, box, [&](std::int64_t first, std::int64_t count) {
+          fill(next, count, key, base + first, fill_spec);
+          next += count;
+        });
+      }
+    }
   };
   draw(inputs_[at], "/input", scenario_.data.input);
   draw(targets_[at], "/target", scenario_.data.target);
   arithmetic_.run([&] {
-    const T sum =
-        elementwise_loss_sum(memory_.whole(p), inputs_[at].data(), targets_[at].data(), batch_);
-    loss_ += sum / loss_divisor(batch_ * elems);
+    const T sum = elementwise_loss_sum(memory_.whole(p), inputs_[at].data(), targets_[at].data(),
+                                       num_samples);
+    loss_terms_[at] = sum / loss_divisor(batch_ * elems);
   });
 }
 
 template <class T>
-T LocalModel<T>::loss() {
-  if (!scenario_.model.is_elementwise()) {
-    const std::int64_t features = output_features(scenario_.model);
-    const std::int64_t elems = batch_ * features;
-    output_gradient_ = memory_.take(MemoryKind::Activations, elems);
-    // Holds the target first, then the gradient.
-    T* const dy = output_gradient_.data();
-    fill(dy, elems, fill_key("target", scenario_.data.seed), first_element(features),
-         scenario_.data.target);
-    const T* y = activations_.back().data();
-    const T divisor = loss_divisor(elems);
-    arithmetic_.run([&] {
-      T sum = 0;
-      for (std::int64_t i = 0; i < elems; ++i) {
-        const T difference = y[i] - dy[i];
-        sum += difference * difference;
-        dy[i] = 2 * difference / divisor;
-      }
-      loss_ = sum / divisor;
-    });
-  }
-  return std::exchange(loss_, T(0));
+std::vector<T> LocalModel<T>::loss() {
+  if (scenario_.model.is_elementwise()) return loss_terms_;
+  const std::int64_t features = output_features(scenario_.model);
+  const std::int64_t elems = batch_ * features;
+  output_gradient_ = memory_.take(MemoryKind::Activations, elems);
+  // Holds the target first, then the gradient.
+  T* const dy = output_gradient_.data();
+  fill(dy, elems, fill_key("target", scenario_.data.seed), first_element(features),
+       scenario_.data.target);
+  const T* y = activations_.back().data();
+  const T divisor = loss_divisor(elems);
+  arithmetic_.run([&] {
+    T sum = 0;
+    for (std::int64_t i = 0; i < elems; ++i) {
+      const T difference = y[i] - dy[i];
+      sum += difference * difference;
+      dy[i] = 2 * difference / divisor;
+    }
+    loss_terms_[0] = sum / divisor;
+  });
+  return loss_terms_;
 }
 
 template <class T>
@@ -160,13 +189,16 @@ void LocalModel<T>::backward(int module) {
 template <class T>
 void LocalModel<T>::backward_elementwise(int p) {
   const auto at = static_cast<std::size_t>(p);
-  const std::int64_t elems = batch_ * num_elems(scenario_.model.elementwise[at].shape);
+  const std::int64_t num_samples = batch_ * scenario_.mesh.size(shared_data_dims(scenario_, p));
+  const std::int64_t drawn = num_samples * num_elems(memory_.whole_box(p).shape);
   arithmetic_.run([&] {
-    elementwise_gradient(memory_.whole(p), inputs_[at].data(), targets_[at].data(), batch_,
-                         loss_divisor(elems), memory_.whole_gradient(p));
+    // The mean is over a rank's own samples, and over all elements of the parameter.
+    const std::int64_t count = batch_ * num_elems(scenario_.model.elementwise[at].shape);
+    elementwise_gradient(memory_.whole(p), inputs_[at].data(), targets_[at].data(), num_samples,
+                         loss_divisor(count), memory_.whole_gradient(p));
   });
-  memory_.give_back(MemoryKind::Activations, inputs_[at], elems);
-  memory_.give_back(MemoryKind::Activations, targets_[at], elems);
+  memory_.give_back(MemoryKind::Activations, inputs_[at], drawn);
+  memory_.give_back(MemoryKind::Activations, targets_[at], drawn);
 }
 
 template class LocalModel<float>;

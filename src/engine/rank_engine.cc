@@ -49,6 +49,7 @@ class RankEngineOf : public RankEngine {
       : plan_(*plan),
         optimizer_(plan->scenario.training.optimizer),
         rank_(rank),
+        coordinate_(plan->mesh().coordinate_of(rank)),
         result_(result),
         record_(result.rank_record(rank)),
         memory_(*plan, rank, result),
@@ -66,7 +67,7 @@ class RankEngineOf : public RankEngine {
     enter(step.step);
     switch (step.kind) {
       case StepKind::Unshard: {
-        const auto ends = memory_.unshard(step.bucket);
+        const auto ends = memory_.begin_unshard(step.bucket);
         return call(plan_step, ends.input, ends.output);
       }
       case StepKind::Reshard:
@@ -76,7 +77,7 @@ class RankEngineOf : public RankEngine {
         model_.forward(step.module);
         break;
       case StepKind::Loss:
-        result_.step_record(rank_, step_).local_loss = static_cast<double>(model_.loss());
+        record_losses(model_.loss());
         break;
       case StepKind::Backward:
         memory_.begin_gradients(step.module);
@@ -85,16 +86,18 @@ class RankEngineOf : public RankEngine {
       case StepKind::ReduceScatter: {
         const auto ends = memory_.begin_reduce_scatter(step.bucket);
         // The gradients are this rank's own until they are sent.
-        scale(const_cast<T*>(ends.input), step.collective->elems_in, step.collective->prescale);
+        scale(const_cast<T*>(ends.input), elems_of(step.collective->elems_in),
+              step.collective->prescale);
         return call(plan_step, ends.input, ends.output);
       }
       case StepKind::AllReduce: {
         T* const row = memory_.row_to_reduce(step.bucket);
-        scale(row, step.collective->elems_in, step.collective->prescale);
-        return call(plan_step, row, row);
+        const std::span<T> part = memory_.part_of(step.bucket, step.partial, row);
+        scale(part.data(), static_cast<std::int64_t>(part.size()), step.collective->prescale);
+        return call(plan_step, part.data(), part.data());
       }
       case StepKind::ScaleGradient:
-        scale(memory_.row_to_reduce(step.bucket), row_elems_of(step), step.local_scale);
+        scale(memory_.row_to_reduce(step.bucket), memory_.row_elems(step.bucket), step.local_scale);
         break;
       case StepKind::StoreGradient:
         memory_.store_gradients(step.bucket);
@@ -108,9 +111,12 @@ class RankEngineOf : public RankEngine {
 
   void finish(std::int64_t plan_step) override {
     const Step& step = step_at(plan_step);
+    if (step.kind == StepKind::Unshard) memory_.end_unshard(step.bucket);
     if (step.kind == StepKind::ReduceScatter) memory_.end_reduce_scatter(step.bucket);
     if (step.kind == StepKind::ReduceScatter || step.kind == StepKind::AllReduce) {
-      scale(memory_.reduced_row(step.bucket), row_elems_of(step), step.collective->scale);
+      const std::span<T> part =
+          memory_.part_of(step.bucket, step.partial, memory_.reduced_row(step.bucket));
+      scale(part.data(), static_cast<std::int64_t>(part.size()), step.collective->scale);
     }
   }
 
@@ -118,8 +124,8 @@ class RankEngineOf : public RankEngine {
   [[nodiscard]] const Step& step_at(std::int64_t plan_step) const {
     return plan_.steps.at(static_cast<std::size_t>(plan_step));
   }
-  [[nodiscard]] std::int64_t row_elems_of(const Step& step) const {
-    return plan_.buckets.at(static_cast<std::size_t>(step.bucket)).row_elems;
+  [[nodiscard]] std::int64_t elems_of(const PerCoordinate& elems) const {
+    return elems.at(plan_.mesh(), coordinate_);
   }
   [[nodiscard]] int num_parameters() const { return static_cast<int>(plan_.parameters.size()); }
 
@@ -141,8 +147,14 @@ class RankEngineOf : public RankEngine {
             .dtype = spec.dtype,
             .input = input,
             .output = output,
-            .elems_in = spec.elems_in,
-            .elems_out = spec.elems_out};
+            .elems_in = elems_of(spec.elems_in),
+            .elems_out = elems_of(spec.elems_out)};
+  }
+
+  void record_losses(const std::vector<T>& terms) {
+    HPSIM_CHECK(static_cast<std::int64_t>(terms.size()) == result_.layout().num_loss_terms(),
+                "{} loss terms", terms.size());
+    std::copy(terms.begin(), terms.end(), result_.losses(rank_, step_));
   }
 
   void optimize() {
@@ -153,9 +165,10 @@ class RankEngineOf : public RankEngine {
                               .gradient = memory_.gradient(p),
                               .state = states_of(p),
                               .elems = elems};
-      // All ranks outside the sharded group hold copies of this shard.
-      const PlannedParameter& parameter = plan_.parameters[static_cast<std::size_t>(p)];
-      const auto copies = static_cast<double>(plan_.mesh().num_ranks() / parameter.shard_size());
+      // All ranks that differ along other dims hold copies of this shard.
+      const Mesh& mesh = plan_.mesh();
+      const std::int64_t num_shards = mesh.size(plan_.parameter(p).cut_dims());
+      const auto copies = static_cast<double>(mesh.num_ranks() / num_shards);
       step_record.norm_square += sum_of_squares(shard.gradient, elems) / copies;
       arithmetic_.run([&] { optimizer_update(optimizer_, step_, shard); });
       round_weights(optimizer_, shard.weight, elems);
@@ -206,6 +219,7 @@ class RankEngineOf : public RankEngine {
   const Plan& plan_;
   const OptimizerSpec& optimizer_;
   Rank rank_;
+  Coordinate coordinate_;
   RunResult& result_;
   RankRecord& record_;
   RankMemory<T> memory_;

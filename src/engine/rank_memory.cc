@@ -18,61 +18,95 @@ std::int64_t bytes_of(std::int64_t elems) {
 
 template <class T>
 RankMemory<T>::RankMemory(const Plan& plan, Rank rank, RunResult& result)
-    : plan_(plan), rank_(rank), result_(result), record_(result.rank_record(rank)) {
-  const Coordinate coordinate = plan.mesh().coordinate_of(rank);
+    : plan_(plan),
+      rank_(rank),
+      result_(result),
+      record_(result.rank_record(rank)),
+      coordinate_(plan.mesh().coordinate_of(rank)) {
   for (const Bucket& bucket : plan.buckets) {
     BucketState& state = buckets_.emplace_back();
-    state.shard_index = plan.mesh().index_along(bucket.sharded_group.dims, coordinate);
-    state.storage = Buffer<T>(bucket.row_elems);
-    std::fill_n(state.storage.data(), bucket.row_elems, T(0));
+    state.shard_index = plan.mesh().index_along(bucket.sharded_group.dims, coordinate_);
+    state.row_elems = bucket.row_elems.at(plan.mesh(), coordinate_);
+    state.gathered_elems = state.row_elems * bucket.sharded_group.size;
+    state.storage = Buffer<T>(state.row_elems);
+    std::fill_n(state.storage.data(), state.row_elems, T(0));
   }
+  slots_.resize(plan.parameters.size());
   for (int p = 0; p < static_cast<int>(plan.parameters.size()); ++p)
     draw_shard(p);
-  gradients_.resize(plan.parameters.size());
 }
 
 template <class T>
 void RankMemory<T>::draw_shard(int p) {
   const PlannedParameter& parameter = parameter_at(p);
-  const std::int64_t index = state_at(parameter.bucket).shard_index;
-  const Interval rows = parameter.rows_of(index);
-  const std::int64_t elems = parameter.shard_elems(index);
-  const std::int64_t padding = parameter.padded_elems() - elems;
+  Slot& slot = slot_at(p);
+  slot.held = held_shard(plan_.mesh(), parameter, coordinate_);
+  slot.offset_elems = parameter.offset_elems.at(plan_.mesh(), coordinate_);
+  slot.padded_elems = parameter.padded_elems.at(plan_.mesh(), coordinate_);
+  slot.needs_copy = needs_whole_copy(parameter);
   const Scenario& scenario = plan_.scenario;
   const ParameterSpec& spec = scenario.parameters.at(static_cast<std::size_t>(p));
-  fill(shard(p), elems, fill_key(spec.name, scenario.data.seed),
-       rows.begin * row_elems(parameter.shape), parameter_fill(scenario.data, spec));
-  shard_elems_.push_back(elems);
-  record_.ledger.allocate(MemoryKind::ShardedParameters, bytes_of<T>(elems));
+  const std::uint64_t key = fill_key(spec.name, scenario.data.seed);
+  const FillSpec fill_spec = parameter_fill(scenario.data, spec);
+  T* next = shard(p);
+  for (const Box& box : slot.held.boxes) {
+    each_run(parameter.shape, box, [&](std::int64_t first, std::int64_t count) {
+      fill(next, count, key, first, fill_spec);
+      next += count;
+    });
+  }
+  const std::int64_t padding = slot.padded_elems - slot.held.elems;
+  record_.ledger.allocate(MemoryKind::ShardedParameters, bytes_of<T>(slot.held.elems));
   record_.ledger.allocate(MemoryKind::Padding, bytes_of<T>(padding));
   if (padding > 0) count_padding();
-  result_.held_rows(rank_, p) = {rows.begin, rows.end};
+  result_.record_held(rank_, p, slot.held.boxes);
 }
 
 template <class T>
 T* RankMemory<T>::shard(int p) {
-  const PlannedParameter& parameter = parameter_at(p);
-  return state_at(parameter.bucket).storage.data() + parameter.offset_elems;
-}
-
-template <class T>
-std::int64_t RankMemory<T>::shard_elems(int p) const {
-  return shard_elems_.at(static_cast<std::size_t>(p));
+  return state_at(parameter_at(p).bucket).storage.data() + slot_at(p).offset_elems;
 }
 
 template <class T>
 RowBlocks<T> RankMemory<T>::blocks_in(T* all_rows, int p) const {
   const PlannedParameter& parameter = parameter_at(p);
-  return {.data = all_rows + parameter.offset_elems,
-          .rows = parameter.shape[0],
-          .row_elems = row_elems(parameter.shape),
-          .rows_per_block = parameter.padded_shape()[0],
-          .block_stride = bucket_at(parameter.bucket).row_elems,
-          .num_blocks = parameter.shard_size()};
+  const Slot& slot = slot_at(p);
+  RowBlocks<T> blocks = as_one_block(all_rows + slot.offset_elems, p);
+  if (parameter.shard_size() == 1) return blocks;
+  blocks.block_stride = buckets_[static_cast<std::size_t>(parameter.bucket)].row_elems;
+  blocks.num_blocks = parameter.shard_size();
+  blocks.cut = &parameter.cut;
+  return blocks;
+}
+
+template <class T>
+RowBlocks<T> RankMemory<T>::as_one_block(T* copy, int p) const {
+  const Shape& shape = slot_at(p).held.whole.shape;
+  return {.data = copy, .rows = shape.at(0), .row_elems = hpsim::row_elems(shape)};
+}
+
+template <class T>
+template <class Visit>
+void RankMemory<T>::each_slot(T* all_rows, int p, const Visit& visit) const {
+  const PlannedParameter& parameter = parameter_at(p);
+  const std::int64_t stride = buckets_[static_cast<std::size_t>(parameter.bucket)].row_elems;
+  for (std::int64_t index = 0; index < parameter.shard_size(); ++index)
+    visit(all_rows + index * stride + slot_at(p).offset_elems, index);
+}
+
+template <class T>
+template <class Visit>
+void RankMemory<T>::each_padding(T* all_rows, int p, const Visit& visit) const {
+  const Slot& slot = slot_at(p);
+  each_slot(all_rows, p, [&](T* data, std::int64_t index) {
+    const std::int64_t held = hpsim::shard_elems(parameter_at(p).cut, slot.held.whole.shape, index);
+    if (held < slot.padded_elems) visit(data + held, slot.padded_elems - held);
+  });
 }
 
 template <class T>
 RowBlocks<T> RankMemory<T>::whole(int p) {
+  if (slot_at(p).needs_copy) return as_one_block(slot_at(p).copy.data(), p);
   BucketState& state = state_at(parameter_at(p).bucket);
   const bool is_cut = parameter_at(p).shard_size() > 1;
   return blocks_in(is_cut ? state.gathered.data() : state.storage.data(), p);
@@ -80,6 +114,7 @@ RowBlocks<T> RankMemory<T>::whole(int p) {
 
 template <class T>
 RowBlocks<T> RankMemory<T>::whole_gradient(int p) {
+  if (slot_at(p).needs_copy) return as_one_block(slot_at(p).gradient_copy.data(), p);
   return blocks_in(state_at(parameter_at(p).bucket).gradients.data(), p);
 }
 
@@ -96,16 +131,38 @@ void RankMemory<T>::give_back(MemoryKind kind, Buffer<T>& buffer, std::int64_t e
 }
 
 template <class T>
-typename RankMemory<T>::Ends RankMemory<T>::unshard(int b) {
+typename RankMemory<T>::Ends RankMemory<T>::begin_unshard(int b) {
   BucketState& state = state_at(b);
   check_row_padding(b, state.storage.data());
-  state.gathered = take(MemoryKind::UnshardedParameters, bucket_at(b).gathered_elems());
+  state.gathered = take(MemoryKind::UnshardedParameters, state.gathered_elems);
   return {state.storage.data(), state.gathered.data()};
 }
 
 template <class T>
+void RankMemory<T>::end_unshard(int b) {
+  for (const int p : bucket_at(b).parameters) {
+    Slot& slot = slot_at(p);
+    if (!slot.needs_copy) continue;
+    slot.copy = take(MemoryKind::UnshardedParameters, slot.whole_elems());
+    const Shape& shape = slot.held.whole.shape;
+    each_slot(state_at(b).gathered.data(), p, [&](const T* next, std::int64_t index) {
+      for (const Box& box : shard_boxes(parameter_at(p).cut, shape, index)) {
+        each_run(shape, box, [&](std::int64_t first, std::int64_t count) {
+          std::copy_n(next, count, slot.copy.data() + first);
+          next += count;
+        });
+      }
+    });
+  }
+}
+
+template <class T>
 void RankMemory<T>::reshard(int b) {
-  give_back(MemoryKind::UnshardedParameters, state_at(b).gathered, bucket_at(b).gathered_elems());
+  for (const int p : bucket_at(b).parameters) {
+    Slot& slot = slot_at(p);
+    if (slot.needs_copy) give_back(MemoryKind::UnshardedParameters, slot.copy, slot.whole_elems());
+  }
+  give_back(MemoryKind::UnshardedParameters, state_at(b).gathered, state_at(b).gathered_elems);
 }
 
 template <class T>
@@ -126,10 +183,14 @@ void RankMemory<T>::open_gradients(int b) {
   BucketState& state = state_at(b);
   state.has_gradients = true;
   state.is_sealed = false;
-  state.gradients = take(MemoryKind::UnshardedGradients, bucket_at(b).gathered_elems());
+  state.gradients = take(MemoryKind::UnshardedGradients, state.gathered_elems);
   for (const int p : bucket_at(b).parameters) {
+    Slot& slot = slot_at(p);
+    if (slot.needs_copy) {
+      slot.gradient_copy = take(MemoryKind::UnshardedGradients, slot.whole_elems());
+    }
     bool has_padding = false;
-    whole_gradient(p).each_padding([&](T* padding, std::int64_t elems) {
+    each_padding(state.gradients.data(), p, [&](T* padding, std::int64_t elems) {
       std::fill_n(padding, elems, std::numeric_limits<T>::quiet_NaN());
       has_padding = true;
     });
@@ -138,46 +199,76 @@ void RankMemory<T>::open_gradients(int b) {
 }
 
 template <class T>
-void RankMemory<T>::seal_padding(int b) {
+void RankMemory<T>::seal(int b) {
   BucketState& state = state_at(b);
   if (state.is_sealed) return;
   state.is_sealed = true;
   for (const int p : bucket_at(b).parameters) {
-    whole_gradient(p).each_padding(
-        [](T* padding, std::int64_t elems) { std::fill_n(padding, elems, T(0)); });
+    Slot& slot = slot_at(p);
+    each_padding(state.gradients.data(), p,
+                 [](T* padding, std::int64_t elems) { std::fill_n(padding, elems, T(0)); });
+    if (!slot.needs_copy) continue;
+    const Shape& shape = slot.held.whole.shape;
+    each_slot(state.gradients.data(), p, [&](T* next, std::int64_t index) {
+      for (const Box& box : shard_boxes(parameter_at(p).cut, shape, index)) {
+        each_run(shape, box, [&](std::int64_t first, std::int64_t count) {
+          std::copy_n(slot.gradient_copy.data() + first, count, next);
+          next += count;
+        });
+      }
+    });
+    give_back(MemoryKind::UnshardedGradients, slot.gradient_copy, slot.whole_elems());
   }
 }
 
 template <class T>
 typename RankMemory<T>::Ends RankMemory<T>::begin_reduce_scatter(int b) {
   BucketState& state = state_at(b);
-  seal_padding(b);
+  seal(b);
   for (const int p : bucket_at(b).parameters) {
-    whole_gradient(p).each_padding(
-        [&](const T* padding, std::int64_t elems) { check_padding(p, padding, elems); });
+    each_padding(state.gradients.data(), p,
+                 [&](const T* padding, std::int64_t elems) { check_padding(p, padding, elems); });
   }
-  state.reduced = take(MemoryKind::ReduceBuffers, bucket_at(b).row_elems);
+  state.reduced = take(MemoryKind::ReduceBuffers, state.row_elems);
   return {state.gradients.data(), state.reduced.data()};
 }
 
 template <class T>
 void RankMemory<T>::end_reduce_scatter(int b) {
-  give_back(MemoryKind::UnshardedGradients, state_at(b).gradients, bucket_at(b).gathered_elems());
+  give_back(MemoryKind::UnshardedGradients, state_at(b).gradients, state_at(b).gathered_elems);
+}
+
+template <class T>
+std::int64_t RankMemory<T>::row_elems(int b) const {
+  return buckets_.at(static_cast<std::size_t>(b)).row_elems;
 }
 
 template <class T>
 T* RankMemory<T>::reduced_row(int b) {
   BucketState& state = state_at(b);
   if (state.reduced.data() != nullptr) return state.reduced.data();
-  return state.gradients.data() + state.shard_index * bucket_at(b).row_elems;
+  return state.gradients.data() + state.shard_index * state.row_elems;
 }
 
 template <class T>
 T* RankMemory<T>::row_to_reduce(int b) {
-  seal_padding(b);
+  seal(b);
   T* const row = reduced_row(b);
   check_row_padding(b, row);
   return row;
+}
+
+template <class T>
+std::span<T> RankMemory<T>::part_of(int b, int range, T* row) const {
+  if (range < 0) return {row, static_cast<std::size_t>(row_elems(b))};
+  const Bucket& bucket = bucket_at(b);
+  const Interval members = bucket.partials.at(static_cast<std::size_t>(range)).members;
+  const auto member = [&](std::int64_t i) -> const Slot& {
+    return slot_at(bucket.parameters.at(static_cast<std::size_t>(i)));
+  };
+  const std::int64_t begin = member(members.begin).offset_elems;
+  const Slot& last = member(members.end - 1);
+  return {row + begin, static_cast<std::size_t>(last.offset_elems + last.padded_elems - begin)};
 }
 
 template <class T>
@@ -185,13 +276,12 @@ void RankMemory<T>::store_gradients(int b) {
   BucketState& state = state_at(b);
   const T* row = reduced_row(b);
   for (const int p : bucket_at(b).parameters) {
-    const std::int64_t elems = shard_elems(p);
-    Buffer<T>& gradient = gradients_[static_cast<std::size_t>(p)];
-    gradient = take(MemoryKind::Gradients, elems);
-    std::copy_n(row + parameter_at(p).offset_elems, elems, gradient.data());
+    Slot& slot = slot_at(p);
+    slot.gradient = take(MemoryKind::Gradients, slot.held.elems);
+    std::copy_n(row + slot.offset_elems, slot.held.elems, slot.gradient.data());
   }
   if (state.reduced.data() != nullptr) {
-    give_back(MemoryKind::ReduceBuffers, state.reduced, bucket_at(b).row_elems);
+    give_back(MemoryKind::ReduceBuffers, state.reduced, state.row_elems);
   } else {
     end_reduce_scatter(b);
   }
@@ -200,22 +290,21 @@ void RankMemory<T>::store_gradients(int b) {
 
 template <class T>
 const T* RankMemory<T>::gradient(int p) const {
-  return gradients_.at(static_cast<std::size_t>(p)).data();
+  return slot_at(p).gradient.data();
 }
 
 template <class T>
 void RankMemory<T>::drop_gradients() {
-  for (std::size_t p = 0; p < gradients_.size(); ++p) {
-    give_back(MemoryKind::Gradients, gradients_[p], shard_elems_[p]);
-  }
+  for (Slot& slot : slots_)
+    give_back(MemoryKind::Gradients, slot.gradient, slot.held.elems);
 }
 
 template <class T>
 void RankMemory<T>::check_row_padding(int b, const T* row) {
   for (const int p : bucket_at(b).parameters) {
-    const PlannedParameter& parameter = parameter_at(p);
-    check_padding(p, row + parameter.offset_elems + shard_elems(p),
-                  parameter.padded_elems() - shard_elems(p));
+    const Slot& slot = slot_at(p);
+    check_padding(p, row + slot.offset_elems + slot.held.elems,
+                  slot.padded_elems - slot.held.elems);
   }
 }
 

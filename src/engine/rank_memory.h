@@ -1,19 +1,23 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "engine/row_blocks.h"
 #include "plan/plan.h"
+#include "plan/rank_layout.h"
 #include "tensor/buffer.h"
 #include "trace/run_result.h"
 
 namespace hpsim {
 
 /// All tensors of parameters that one rank holds, and the memory they lie in: shards in padded
-/// rows, gathered buckets, gradients before and after reduction. Counts live bytes by kind in the
-/// rank's ledger, and watches padding: poisoned when a gradient buffer is taken, zeroed before it
-/// is reduced, looked at whenever it is sent.
+/// rows, gathered buckets, gradients before and after reduction. Parameters whose shards are no
+/// rows of tensor dim 0 are copied into one piece after the gather, and their gradients into rows
+/// before the reduction. Counts live bytes by kind in the rank's ledger, and watches padding:
+/// poisoned when a gradient buffer is taken, zeroed before it is reduced, looked at whenever it is
+/// sent.
 template <class T>
 class RankMemory {
  public:
@@ -24,8 +28,12 @@ class RankMemory {
   void enter_step(std::int64_t step) { step_ = step; }
 
   [[nodiscard]] T* shard(int parameter);
-  [[nodiscard]] std::int64_t shard_elems(int parameter) const;
-  /// The whole parameter. \pre its bucket is unsharded, or not cut over several ranks
+  [[nodiscard]] std::int64_t shard_elems(int parameter) const {
+    return slot_at(parameter).held.elems;
+  }
+  /// The part of the parameter that TP and EP leave to this rank.
+  [[nodiscard]] const Box& whole_box(int parameter) const { return slot_at(parameter).held.whole; }
+  /// That part, whole. \pre its bucket is unsharded, or not cut over several ranks
   [[nodiscard]] RowBlocks<T> whole(int parameter);
   /// Its gradient before reduction. \pre begin_gradients
   [[nodiscard]] RowBlocks<T> whole_gradient(int parameter);
@@ -35,8 +43,9 @@ class RankMemory {
     T* output = nullptr;
   };
 
-  /// Ends of the all-gather that unshards the bucket.
-  [[nodiscard]] Ends unshard(int bucket);
+  /// Ends of the all-gather that unshards the bucket; end_unshard puts together what are no rows.
+  [[nodiscard]] Ends begin_unshard(int bucket);
+  void end_unshard(int bucket);
   void reshard(int bucket);
 
   /// Gradient buffers of the buckets that parameters of `module` lie in, unless they exist.
@@ -45,10 +54,14 @@ class RankMemory {
   /// frees the input.
   [[nodiscard]] Ends begin_reduce_scatter(int bucket);
   void end_reduce_scatter(int bucket);
+  /// Elements of a row.
+  [[nodiscard]] std::int64_t row_elems(int bucket) const;
   /// Own row of the bucket's gradients as far as they are reduced, padding zeroed and checked.
   [[nodiscard]] T* row_to_reduce(int bucket);
   /// The same row, no check.
   [[nodiscard]] T* reduced_row(int bucket);
+  /// The part of the row that a partial range of the bucket covers, all of it for range -1.
+  [[nodiscard]] std::span<T> part_of(int bucket, int range, T* row) const;
   /// True sizes of the row become the gradients of the shards; the row is freed.
   void store_gradients(int bucket);
   [[nodiscard]] const T* gradient(int parameter) const;
@@ -67,7 +80,21 @@ class RankMemory {
     Buffer<T> gradients;  ///< all rows, from the first backward to the reduction
     Buffer<T> reduced;    ///< own row, from the reduce-scatter to the store
     bool has_gradients = false;
-    bool is_sealed = false;  ///< padding of `gradients` is zeroed
+    bool is_sealed = false;  ///< copies are in `gradients`, and its padding is zeroed
+    std::int64_t row_elems = 0;
+    std::int64_t gathered_elems = 0;
+  };
+
+  /// What this rank holds of a parameter.
+  struct Slot {
+    HeldShard held;
+    std::int64_t offset_elems = 0;  ///< in the row of its bucket
+    std::int64_t padded_elems = 0;
+    bool needs_copy = false;  ///< its shards are no rows: compute sees a copy of the whole
+    Buffer<T> copy;
+    Buffer<T> gradient_copy;
+    Buffer<T> gradient;  ///< of the shard, from the store to the optimizer
+    [[nodiscard]] std::int64_t whole_elems() const { return num_elems(held.whole.shape); }
   };
 
   [[nodiscard]] const Bucket& bucket_at(int b) const {
@@ -77,10 +104,19 @@ class RankMemory {
     return plan_.parameters.at(static_cast<std::size_t>(p));
   }
   [[nodiscard]] BucketState& state_at(int b) { return buckets_.at(static_cast<std::size_t>(b)); }
+  [[nodiscard]] Slot& slot_at(int p) { return slots_.at(static_cast<std::size_t>(p)); }
+  [[nodiscard]] const Slot& slot_at(int p) const { return slots_.at(static_cast<std::size_t>(p)); }
   [[nodiscard]] RowBlocks<T> blocks_in(T* all_rows, int parameter) const;
+  [[nodiscard]] RowBlocks<T> as_one_block(T* copy, int parameter) const;
+  /// Calls visit(slot of a shard, shard number) for all slots of the parameter in `all_rows`.
+  template <class Visit>
+  void each_slot(T* all_rows, int parameter, const Visit& visit) const;
+  /// Calls visit(first element, number of elements) for the padding behind each shard.
+  template <class Visit>
+  void each_padding(T* all_rows, int parameter, const Visit& visit) const;
   void draw_shard(int parameter);
   void open_gradients(int bucket);
-  void seal_padding(int bucket);
+  void seal(int bucket);
   void check_row_padding(int bucket, const T* row);
   void check_padding(int parameter, const T* padding, std::int64_t elems);
   void count_padding();
@@ -90,9 +126,9 @@ class RankMemory {
   RunResult& result_;
   RankRecord& record_;
   std::int64_t step_ = 0;
+  Coordinate coordinate_;
   std::vector<BucketState> buckets_;
-  std::vector<std::int64_t> shard_elems_;  ///< per parameter
-  std::vector<Buffer<T>> gradients_;       ///< of shards, from the store to the optimizer
+  std::vector<Slot> slots_;  ///< per parameter
   BufferPool<T> pool_;
 };
 

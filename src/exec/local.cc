@@ -67,6 +67,8 @@ class Lockstep {
           call.plan_step, call.elems_in, call.elems_out,
           collective_tag(plan_, call.plan_step, group_index, call.elems_in, call.elems_out)};
     }
+    // What TP leaves of a bucket may be nothing: then there is nothing to send.
+    if (call_of(group[0]).elems_in == 0) return;
     switch (call_of(group[0]).op) {
       case CollectiveOp::AllGather:
         return all_gather(group);

@@ -48,4 +48,26 @@ std::vector<Finding> tiling_findings(std::int64_t extent, const std::vector<Inte
   return findings;
 }
 
+std::vector<Finding> tiling_findings(std::int64_t extent, std::int64_t num_shards,
+                                     const std::vector<ShardRun>& runs, const std::string& param) {
+  std::vector<Interval> covered;
+  std::int64_t next_shard = 0;
+  std::vector<Finding> findings;
+  for (const ShardRun& run : runs) {
+    if (run.shards.begin != next_shard || run.shards.empty()) break;
+    next_shard = run.shards.end;
+    covered.push_back({run.first, run.first + run.length * run.shards.length()});
+  }
+  if (next_shard != num_shards) {
+    findings.push_back({.code = FindingCode::LayoutGap,
+                        .check = CheckId::Coverage,
+                        .param = param,
+                        .message = fmt::format("shards up to {} are laid out, {} expected",
+                                               next_shard, num_shards)});
+  }
+  for (Finding& finding : tiling_findings(extent, covered, param))
+    findings.push_back(std::move(finding));
+  return findings;
+}
+
 }  // namespace hpsim

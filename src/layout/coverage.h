@@ -22,4 +22,16 @@ namespace hpsim {
                                                    const std::vector<Interval>& shards,
                                                    const std::string& param);
 
+/// The same for shards as runs, which cost no more for many shards than for few: run i holds
+/// shards [a, b), the first of them begins at `first`, and each begins where the one before ends.
+/// Together they must be the shards 0..num_shards-1.
+///
+///   extent 7, 4 shards    [0,3) of 2 from 0, [3,4) of 1 from 6    -> none
+///   extent 7, 4 shards    [0,3) of 2 from 0, [3,4) of 1 from 5    -> overlap of rows [5,6), gap
+///   [6,7) extent 6, 4 shards    [0,3) of 2 from 0                       -> LAYOUT_GAP: shard 3 is
+///   missing
+[[nodiscard]] std::vector<Finding> tiling_findings(std::int64_t extent, std::int64_t num_shards,
+                                                   const std::vector<ShardRun>& runs,
+                                                   const std::string& param);
+
 }  // namespace hpsim

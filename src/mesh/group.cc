@@ -3,16 +3,6 @@
 namespace hpsim {
 namespace {
 
-/// Moves the entries of `coordinate` along `dims` to the next row-major position; false at the end.
-bool advance(const Mesh& mesh, const MeshDims& dims, Coordinate& coordinate) {
-  for (std::size_t i = dims.size(); i-- > 0;) {
-    std::int64_t& entry = coordinate[static_cast<std::size_t>(dims[i])];
-    if (++entry < mesh.size(dims[i])) return true;
-    entry = 0;
-  }
-  return false;
-}
-
 std::vector<Rank> group_from(const Mesh& mesh, const MeshDims& dims, Coordinate coordinate) {
   for (const int dim : dims)
     coordinate[static_cast<std::size_t>(dim)] = 0;

@@ -86,4 +86,28 @@ std::int64_t Mesh::index_along(const MeshDims& dims, const Coordinate& coordinat
   return index;
 }
 
+Coordinate Mesh::coordinate_along(const MeshDims& dims, std::int64_t index) const {
+  Coordinate coordinate(shape_.size(), 0);
+  for (std::size_t i = dims.size(); i-- > 0;) {
+    coordinate.at(static_cast<std::size_t>(dims[i])) = index % size(dims[i]);
+    index /= size(dims[i]);
+  }
+  return coordinate;
+}
+
+MeshDims union_of(const MeshDims& a, const MeshDims& b) {
+  MeshDims dims;
+  std::set_union(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(dims));
+  return dims;
+}
+
+bool advance(const Mesh& mesh, const MeshDims& dims, Coordinate& coordinate) {
+  for (std::size_t i = dims.size(); i-- > 0;) {
+    std::int64_t& entry = coordinate[static_cast<std::size_t>(dims[i])];
+    if (++entry < mesh.size(dims[i])) return true;
+    entry = 0;
+  }
+  return false;
+}
+
 }  // namespace hpsim

@@ -15,6 +15,9 @@ using MeshDims = std::vector<int>;
 
 [[nodiscard]] bool contains(const MeshDims& dims, int dim);
 
+/// Ascending, each dim once.
+[[nodiscard]] MeshDims union_of(const MeshDims& a, const MeshDims& b);
+
 /// One entry per mesh dim, 0 <= entry < size of the dim.
 using Coordinate = std::vector<std::int64_t>;
 
@@ -39,6 +42,8 @@ class Mesh {
   [[nodiscard]] const std::string& name(int dim) const {
     return names_.at(static_cast<std::size_t>(dim));
   }
+  /// Ranks by position; empty: identity.
+  [[nodiscard]] const std::vector<std::int64_t>& ranks() const { return ranks_; }
   [[nodiscard]] std::optional<int> find(std::string_view name) const;
 
   /// Product of the sizes of `dims`; 1 for no dims.
@@ -54,6 +59,8 @@ class Mesh {
   ///
   ///   shape (2, 4), coordinate (1, 2)    dims {1} -> 2    dims {0} -> 1    dims {0, 1} -> 6
   [[nodiscard]] std::int64_t index_along(const MeshDims& dims, const Coordinate& coordinate) const;
+  /// The coordinate with that index along `dims`; entries along other dims are 0.
+  [[nodiscard]] Coordinate coordinate_along(const MeshDims& dims, std::int64_t index) const;
 
  private:
   std::vector<std::int64_t> shape_;
@@ -62,5 +69,9 @@ class Mesh {
   std::vector<std::int64_t> positions_;  // rank -> position; empty: identity
   std::int64_t num_ranks_ = 1;
 };
+
+/// Moves the entries of `coordinate` along `dims` to the next row-major position; false, and all
+/// these entries 0, at the end.
+bool advance(const Mesh& mesh, const MeshDims& dims, Coordinate& coordinate);
 
 }  // namespace hpsim

@@ -8,7 +8,8 @@ namespace hpsim {
 
 std::vector<UnitSpec> assign_units(const ModelSpec& model,
                                    const std::vector<ParameterSpec>& parameters,
-                                   const std::vector<std::string>& patterns, bool has_patterns) {
+                                   const std::vector<std::string>& patterns, bool has_patterns,
+                                   const std::vector<int>& ignored) {
   const bool each_module = !has_patterns && !model.is_elementwise();
   const auto owner_name = [&](const ParameterSpec& parameter) -> const std::string& {
     const auto index = static_cast<std::size_t>(parameter.module);
@@ -20,8 +21,10 @@ std::vector<UnitSpec> assign_units(const ModelSpec& model,
            });
   };
   UnitSpec root{.name = kRootUnitName, .parameters = {}, .is_root = true};
+  UnitSpec left_alone{.name = kIgnoredUnitName, .parameters = ignored, .is_ignored = true};
   std::vector<UnitSpec> units;
   for (int i = 0; i < static_cast<int>(parameters.size()); ++i) {
+    if (std::binary_search(ignored.begin(), ignored.end(), i)) continue;
     const std::string& owner = owner_name(parameters[static_cast<std::size_t>(i)]);
     if (!is_matched(owner)) {
       root.parameters.push_back(i);
@@ -32,6 +35,7 @@ std::vector<UnitSpec> assign_units(const ModelSpec& model,
     }
   }
   if (!root.parameters.empty()) units.insert(units.begin(), std::move(root));
+  if (!ignored.empty()) units.push_back(std::move(left_alone));
   return units;
 }
 

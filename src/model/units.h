@@ -13,10 +13,13 @@ struct UnitSpec {
   std::string name;             ///< of the module or parameter that the pattern matched
   std::vector<int> parameters;  ///< indices into list_parameters, ascending
   bool is_root = false;         ///< takes what no other unit took; gathered first, reduced last
+  bool is_ignored = false;      ///< parameters that fully_shard leaves alone
 };
 
 /// The name of the unit that takes what no pattern matched.
 inline constexpr const char* kRootUnitName = "(root)";
+/// The name of the unit of the parameters that fully_shard leaves alone.
+inline constexpr const char* kIgnoredUnitName = "(ignored)";
 
 /// Splits the parameters into units. Patterns match module names, or parameter names if the model
 /// is elementwise; every match is one unit, in model order, and the rest is the root unit. Units
@@ -27,10 +30,14 @@ inline constexpr const char* kRootUnitName = "(root)";
 ///   the same, patterns {"l0"}        -> {l0.weight l0.bias} (root){l1.weight l1.bias}
 ///   parameters a b c, patterns {"b"} -> {b} (root){a c}
 ///
-/// The units come in the order in which a forward pass first needs them, the root unit first.
+///   modules l0 l1, ignored l0.weight -> {l0.bias} {l1.weight l1.bias} (ignored){l0.weight}
+///
+/// The units come in the order in which a forward pass first needs them, the root unit first, the
+/// ignored parameters last. `ignored` are indices into `parameters`, ascending.
 [[nodiscard]] std::vector<UnitSpec> assign_units(const ModelSpec& model,
                                                  const std::vector<ParameterSpec>& parameters,
                                                  const std::vector<std::string>& patterns,
-                                                 bool has_patterns);
+                                                 bool has_patterns,
+                                                 const std::vector<int>& ignored = {});
 
 }  // namespace hpsim

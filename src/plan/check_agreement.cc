@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -75,8 +76,7 @@ class Replay {
   [[nodiscard]] std::string subject(const Step& step) const {
     if (step.bucket < 0) return fmt::format("module {}", step.module);
     const Bucket& bucket = plan_.buckets.at(static_cast<std::size_t>(step.bucket));
-    return fmt::format("unit \"{}\"",
-                       plan_.scenario.units.at(static_cast<std::size_t>(bucket.unit)).name);
+    return fmt::format("unit \"{}\"", plan_.unit_name(bucket));
   }
 
   void check_collective(const Step& step) {
@@ -91,17 +91,30 @@ class Replay {
                        name_of(plan_.scenario.numerics.dtype)));
     const bool gathers = spec.op == CollectiveOp::AllGather;
     const bool scatters = spec.op == CollectiveOp::ReduceScatter;
-    const std::int64_t wanted_in = scatters ? bucket.gathered_elems() : bucket.row_elems;
-    const std::int64_t wanted_out = gathers ? bucket.gathered_elems() : bucket.row_elems;
+    const PartialRange* const range =
+        step.partial < 0 ? nullptr : &bucket.partials.at(static_cast<std::size_t>(step.partial));
+    const PerCoordinate row =
+        range == nullptr ? bucket.row_elems : partial_elems(plan_, bucket, *range);
+    const PerCoordinate wanted_in = scatters ? bucket.gathered_elems() : row;
+    const PerCoordinate wanted_out = gathers ? bucket.gathered_elems() : row;
+    const Mesh& mesh = plan_.mesh();
     expect(spec.elems_in == wanted_in && spec.elems_out == wanted_out, FindingCode::CommShape, step,
-           fmt::format("{} elements in and {} out, expected {} and {}", spec.elems_in,
-                       spec.elems_out, wanted_in, wanted_out));
-    const MeshDims& wanted_dims = gathers || scatters                ? bucket.sharded_group.dims
-                                  : bucket.partial_dims == spec.dims ? bucket.partial_dims
-                                                                     : bucket.all_reduce_dims;
+           fmt::format("{} elements in and {} out, expected {} and {}",
+                       to_string(mesh, spec.elems_in), to_string(mesh, spec.elems_out),
+                       to_string(mesh, wanted_in), to_string(mesh, wanted_out)));
+    for (const PerCoordinate& elems : {spec.elems_in, spec.elems_out}) {
+      const bool is_equal = std::none_of(spec.dims.begin(), spec.dims.end(),
+                                         [&](int dim) { return contains(elems.dims(), dim); });
+      expect(
+          is_equal, FindingCode::CommShape, step,
+          fmt::format("ranks of one group would send different sizes: {}", to_string(mesh, elems)));
+    }
+    const MeshDims& wanted_dims = gathers || scatters ? bucket.sharded_group.dims
+                                  : range != nullptr  ? range->dims
+                                                      : bucket.all_reduce_dims;
     expect(spec.dims == wanted_dims, FindingCode::CommGroup, step,
-           fmt::format("over ({}), expected over ({})", plan_.mesh().names(spec.dims),
-                       plan_.mesh().names(wanted_dims)));
+           fmt::format("over ({}), expected over ({})", mesh.names(spec.dims),
+                       mesh.names(wanted_dims)));
   }
 
   void replay(const Step& step) {

@@ -1,26 +1,19 @@
 #include "plan/plan_checks.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <utility>
 
 #include "base/check.h"
 #include "layout/coverage.h"
-#include "layout/tensor_layout.h"
+#include "plan/rank_layout.h"
 
 namespace hpsim {
 namespace {
-
-/// Rows that the placements of a parameter give to each shard.
-std::vector<Interval> implied_rows(const Plan& plan, const PlannedParameter& parameter) {
-  const MeshDims& dims = parameter.sharded_group.dims;
-  if (dims.empty()) return {{0, parameter.shape.at(0)}};
-  HPSIM_CHECK(dims.size() == 1, "\"{}\" is cut along {} mesh dims", parameter.name, dims.size());
-  return rows_along(parameter.sharded.at(static_cast<std::size_t>(dims[0])), parameter.shape.at(0),
-                    plan.mesh().size(dims[0]));
-}
 
 /// Collects findings of one check.
 class Recorder {
@@ -37,10 +30,16 @@ class Recorder {
     add(code, std::string(), std::move(message));
     outcome_.findings.back().step = step.step;
   }
+  /// The last finding is about this optimizer step.
+  void at_step(std::int64_t step) { outcome_.findings.back().step = step; }
   /// Counts one fact; a finding if it does not hold.
   void expect(bool holds, FindingCode code, const Step& step, std::string message) {
     count();
     if (!holds) add(code, step, std::move(message));
+  }
+  void warn(FindingCode code, const std::string& param, std::string message) {
+    add(code, param, std::move(message));
+    outcome_.findings.back().severity = Severity::Warning;
   }
   void append(std::vector<Finding> findings) {
     std::move(findings.begin(), findings.end(), std::back_inserter(outcome_.findings));
@@ -51,46 +50,132 @@ class Recorder {
   PlanCheckOutcome outcome_;
 };
 
-std::string unit_name(const Plan& plan, const Bucket& bucket) {
-  return plan.scenario.units.at(static_cast<std::size_t>(bucket.unit)).name;
+/// Tensor dims whose extents a cut of TP, EP or fully_shard changes, dim by dim.
+class CoverageCheck {
+ public:
+  CoverageCheck(const Plan& plan, Recorder& recorder) : plan_(plan), recorder_(recorder) {}
+
+  void check(const PlannedParameter& parameter) {
+    std::set<Shape> wholes = {parameter.shape};
+    for (int dim = 0; dim < static_cast<int>(parameter.shape.size()); ++dim) {
+      for (const int mesh_dim : cutting_order(parameter.unsharded, dim))
+        wholes = cut(parameter, wholes, dim, mesh_dim);
+    }
+    for (const Shape& whole : wholes) {
+      const auto runs = shard_runs(parameter.cut, whole);
+      tile(parameter, num_cells(parameter.cut, whole), parameter.cut.num_shards, runs);
+      check_slots(parameter, whole, runs);
+    }
+  }
+
+ private:
+  /// The shapes that cutting tensor dim `dim` of `wholes` over `mesh_dim` leaves, each once.
+  std::set<Shape> cut(const PlannedParameter& parameter, const std::set<Shape>& wholes, int dim,
+                      int mesh_dim) {
+    const auto at = static_cast<std::size_t>(dim);
+    std::set<Shape> parts;
+    for (const Shape& whole : wholes) {
+      const std::int64_t count = plan_.mesh().size(mesh_dim);
+      const auto runs = shard_runs(whole[at], count);
+      tile(parameter, whole[at], count, runs);
+      for (const ShardRun& run : runs) {
+        Shape part = whole;
+        part[at] = run.length;
+        parts.insert(std::move(part));
+      }
+    }
+    return parts;
+  }
+
+  void tile(const PlannedParameter& parameter, std::int64_t extent, std::int64_t count,
+            const std::vector<ShardRun>& runs) {
+    recorder_.count(static_cast<std::int64_t>(runs.size()));
+    recorder_.append(tiling_findings(extent, count, runs, parameter.name));
+  }
+
+  void check_slots(const PlannedParameter& parameter, const Shape& whole,
+                   const std::vector<ShardRun>& runs) {
+    const std::int64_t slot = num_elems(padded_shape(parameter.cut, whole));
+    for (const ShardRun& run : runs) {
+      recorder_.count();
+      const std::int64_t elems = shard_elems(parameter.cut, whole, run.shards.begin);
+      if (elems <= slot) continue;
+      recorder_.add(FindingCode::PaddingExposed, parameter.name,
+                    fmt::format("shard {} of \"{}\" has {} elements, its slot {}", run.shards.begin,
+                                parameter.name, elems, slot));
+    }
+  }
+
+  const Plan& plan_;
+  Recorder& recorder_;
+};
+
+/// Slots of a bucket lie end to end, each as large as the padded shard of its parameter.
+void check_row(const Plan& plan, const Bucket& bucket, Recorder& recorder) {
+  const Mesh& mesh = plan.mesh();
+  PerCoordinate end_of_last;
+  for (const int p : bucket.parameters) {
+    const PlannedParameter& parameter = plan.parameter(p);
+    recorder.count();
+    if (parameter.offset_elems != end_of_last) {
+      recorder.add(
+          FindingCode::OffsetWrong, parameter.name,
+          fmt::format("slot of \"{}\" begins at {}, the one before it ends at {}", parameter.name,
+                      to_string(mesh, parameter.offset_elems), to_string(mesh, end_of_last)));
+    }
+    Coordinate coordinate(static_cast<std::size_t>(mesh.num_dims()), 0);
+    do {
+      recorder.count();
+      const std::int64_t wanted = num_elems(padded_shape_at(mesh, parameter, coordinate));
+      const std::int64_t got = parameter.padded_elems.at(mesh, coordinate);
+      if (got == wanted) continue;
+      recorder.add(FindingCode::CommShape, parameter.name,
+                   fmt::format("slot of \"{}\" has {} elements, its largest shard {}",
+                               parameter.name, got, wanted));
+    } while (advance(mesh, parameter.padded_elems.dims(), coordinate));
+    end_of_last = parameter.offset_elems.plus(mesh, parameter.padded_elems);
+  }
+  if (end_of_last != bucket.row_elems) {
+    recorder.add(FindingCode::OffsetWrong, std::string(),
+                 fmt::format("slots of unit \"{}\" end at {}, its row has {} elements",
+                             plan.unit_name(bucket), to_string(mesh, end_of_last),
+                             to_string(mesh, bucket.row_elems)));
+  }
+}
+
+/// What a vocabulary cannot say about a parameter, empty if nothing.
+std::string inexpressible(const Plan& plan, const PlannedParameter& parameter) {
+  const Vocabulary vocabulary = plan.scenario.fully_shard.vocabulary;
+  if (vocabulary == Vocabulary::Ragged || parameter.sharded_group.dims.empty()) return {};
+  const ShardCut& cut = parameter.cut;
+  const auto mesh_dim = static_cast<std::size_t>(parameter.sharded_group.dims[0]);
+  if (cut.is_ragged()) {
+    if (vocabulary == Vocabulary::Torch) return "PyTorch has no ragged shards";
+    if (std::holds_alternative<RaggedStridedShard>(parameter.sharded.at(mesh_dim))) {
+      return "HyperParallel has no RaggedStridedShard";
+    }
+    return {};
+  }
+  if (vocabulary != Vocabulary::UnevenFlag) return {};
+  bool some_even = false;
+  bool some_uneven = false;
+  for (const Coordinate& coordinate : telling_coordinates(plan.mesh(), parameter)) {
+    const Box whole = local_box({parameter.shape, parameter.unsharded}, plan.mesh(), coordinate);
+    (is_even(cut, whole.shape) ? some_even : some_uneven) = true;
+  }
+  if (!some_even || !some_uneven) return {};
+  return "ranks to which TP leaves a number of rows that divides would not set the flag";
 }
 
 }  // namespace
 
 PlanCheckOutcome check_coverage(const Plan& plan) {
   Recorder recorder(CheckId::Coverage);
-  for (const PlannedParameter& parameter : plan.parameters) {
-    std::vector<Interval> shards;
-    const std::int64_t slot = parameter.padded_elems();
-    for (std::int64_t index = 0; index < parameter.shard_size(); ++index) {
-      shards.push_back(parameter.rows_of(index));
-      if (parameter.shard_elems(index) > slot) {
-        recorder.add(FindingCode::PaddingExposed, parameter.name,
-                     fmt::format("shard {} of \"{}\" has {} elements, its slot {}", index,
-                                 parameter.name, parameter.shard_elems(index), slot));
-      }
-    }
-    recorder.count(parameter.shard_size());
-    recorder.append(tiling_findings(parameter.shape.at(0), shards, parameter.name));
-  }
-  for (const Bucket& bucket : plan.buckets) {
-    std::int64_t end_of_last = 0;
-    for (const int p : bucket.parameters) {
-      const PlannedParameter& parameter = plan.parameters.at(static_cast<std::size_t>(p));
-      recorder.count();
-      if (parameter.offset_elems != end_of_last) {
-        recorder.add(FindingCode::OffsetWrong, parameter.name,
-                     fmt::format("slot of \"{}\" begins at {}, the one before it ends at {}",
-                                 parameter.name, parameter.offset_elems, end_of_last));
-      }
-      end_of_last = parameter.offset_elems + parameter.padded_elems();
-    }
-    if (end_of_last != bucket.row_elems) {
-      recorder.add(FindingCode::OffsetWrong, std::string(),
-                   fmt::format("slots of unit \"{}\" end at {}, its row has {} elements",
-                               unit_name(plan, bucket), end_of_last, bucket.row_elems));
-    }
-  }
+  CoverageCheck coverage(plan, recorder);
+  for (const PlannedParameter& parameter : plan.parameters)
+    coverage.check(parameter);
+  for (const Bucket& bucket : plan.buckets)
+    check_row(plan, bucket, recorder);
   return recorder.take();
 }
 
@@ -98,53 +183,71 @@ PlanCheckOutcome check_sync_set(const Plan& plan) {
   Recorder recorder(CheckId::SyncSet);
   const Mesh& mesh = plan.mesh();
   const auto num_dims = static_cast<std::size_t>(mesh.num_dims());
-  const double wanted_scale =
-      plan.scenario.fully_shard.gradient_scaling_factor / gradient_divisor(plan.scenario);
   struct Reductions {
     std::vector<int> times;  // per mesh dim
     double scale = 1;
-    int applied = 0;  // collectives and local steps that carry a factor or could
   };
-  std::vector<Reductions> of_bucket;
+  std::vector<Reductions> of_parameter;
   const auto reset = [&] {
-    of_bucket.assign(plan.buckets.size(), Reductions{std::vector<int>(num_dims, 0)});
+    of_parameter.assign(plan.parameters.size(), Reductions{std::vector<int>(num_dims, 0)});
+  };
+  const auto judge = [&](std::int64_t step) {
+    for (std::size_t p = 0; p < plan.parameters.size(); ++p) {
+      const PlannedParameter& parameter = plan.parameters[p];
+      const Reductions& got = of_parameter[p];
+      const double wanted_scale =
+          gradient_factor(plan.scenario, static_cast<int>(p)) / gradient_divisor(plan.scenario);
+      const MeshDims placed = cutting_dims(parameter.unsharded);
+      for (int dim = 0; dim < mesh.num_dims(); ++dim) {
+        if (mesh.size(dim) == 1) continue;
+        recorder.count();
+        // Ranks along a data dim saw different samples: their gradients are terms of one sum. Not
+        // so where they hold different parts: each then uses the samples of all.
+        const bool is_partial =
+            contains(plan.scenario.data.data_dims, dim) && !contains(placed, dim);
+        const int wanted = is_partial ? 1 : 0;
+        const int times = got.times[static_cast<std::size_t>(dim)];
+        if (times == wanted) continue;
+        recorder.add(times < wanted ? FindingCode::UnreducedPartial : FindingCode::DoubleReduced,
+                     parameter.name,
+                     fmt::format("gradient of \"{}\" is {} along {}, and reduced {} times there "
+                                 "in step {}",
+                                 parameter.name, is_partial ? "Partial" : "complete",
+                                 mesh.name(dim), times, step));
+        recorder.at_step(step);
+      }
+      recorder.count();
+      // One rounding per factor; the factors themselves are a few.
+      if (std::abs(got.scale - wanted_scale) <= 0x1p-50 * std::abs(wanted_scale)) continue;
+      recorder.add(FindingCode::GradScale, parameter.name,
+                   fmt::format("gradient of \"{}\" is scaled by {:.17g} in step {}, k/F is "
+                               "{:.17g}",
+                               parameter.name, got.scale, step, wanted_scale));
+      recorder.at_step(step);
+    }
   };
   reset();
   for (const Step& step : plan.steps) {
     if (step.kind == StepKind::Optimizer) {
-      for (const PlannedParameter& parameter : plan.parameters) {
-        const Reductions& got = of_bucket.at(static_cast<std::size_t>(parameter.bucket));
-        for (int dim = 0; dim < mesh.num_dims(); ++dim) {
-          if (mesh.size(dim) == 1) continue;
-          recorder.count();
-          // Ranks along a data dim saw different samples: their gradients are terms of one sum.
-          const int wanted = contains(plan.scenario.data.data_dims, dim) ? 1 : 0;
-          const int times = got.times[static_cast<std::size_t>(dim)];
-          if (times == wanted) continue;
-          recorder.add(times < wanted ? FindingCode::UnreducedPartial : FindingCode::DoubleReduced,
-                       parameter.name,
-                       fmt::format("gradient of \"{}\" is {} along {}, and reduced {} times there "
-                                   "in step {}",
-                                   parameter.name, wanted == 1 ? "Partial" : "complete",
-                                   mesh.name(dim), times, step.step));
-        }
-        recorder.count();
-        // One rounding per factor; the factors themselves are a few.
-        if (!(std::abs(got.scale - wanted_scale) <= 0x1p-50 * std::abs(wanted_scale))) {
-          recorder.add(FindingCode::GradScale, parameter.name,
-                       fmt::format("gradient of \"{}\" is scaled by {:.17g} in step {}, k/F is "
-                                   "{:.17g}",
-                                   parameter.name, got.scale, step.step, wanted_scale));
-        }
-      }
+      judge(step.step);
       reset();
       continue;
     }
     if (step.bucket < 0) continue;
-    Reductions& reductions = of_bucket.at(static_cast<std::size_t>(step.bucket));
-    if (step.kind == StepKind::ScaleGradient) reductions.scale *= step.local_scale;
-    if (step.kind == StepKind::ReduceScatter || step.kind == StepKind::AllReduce) {
-      if (!step.collective) continue;
+    const bool reduces = step.kind == StepKind::ReduceScatter || step.kind == StepKind::AllReduce;
+    if (!(reduces && step.collective) && step.kind != StepKind::ScaleGradient) continue;
+    const Bucket& bucket = plan.bucket(step.bucket);
+    Interval members = {0, static_cast<std::int64_t>(bucket.parameters.size())};
+    if (step.partial >= 0) {
+      members = bucket.partials.at(static_cast<std::size_t>(step.partial)).members;
+    }
+    for (std::int64_t i = members.begin; i < members.end; ++i) {
+      const int p = bucket.parameters.at(static_cast<std::size_t>(i));
+      Reductions& reductions = of_parameter.at(static_cast<std::size_t>(p));
+      if (step.kind == StepKind::ScaleGradient) {
+        reductions.scale *= step.local_scale;
+        continue;
+      }
       reductions.scale *= step.collective->prescale * step.collective->scale;
       for (const int dim : step.collective->dims)
         ++reductions.times.at(static_cast<std::size_t>(dim));
@@ -156,18 +259,30 @@ PlanCheckOutcome check_sync_set(const Plan& plan) {
 PlanCheckOutcome check_placements(const Plan& plan) {
   Recorder recorder(CheckId::Placements);
   const Mesh& mesh = plan.mesh();
+  const Vocabulary vocabulary = plan.scenario.fully_shard.vocabulary;
   for (const PlannedParameter& parameter : plan.parameters) {
-    const std::vector<Interval> implied_by_shard = implied_rows(plan, parameter);
-    for (std::int64_t index = 0; index < parameter.shard_size(); ++index) {
+    const std::string missing = inexpressible(plan, parameter);
+    std::optional<std::string> difference;
+    for (const Coordinate& coordinate : telling_coordinates(mesh, parameter)) {
       recorder.count();
-      const Interval implied = implied_by_shard.at(static_cast<std::size_t>(index));
-      const Interval held = parameter.rows_of(index);
-      if (implied != held) {
-        recorder.add(FindingCode::OffsetWrong, parameter.name,
-                     fmt::format("shard {} of \"{}\": {} implies rows {}, the cut gives {}", index,
-                                 parameter.name, to_string(parameter.sharded), to_string(implied),
-                                 to_string(held)));
-      }
+      const auto implied = local_boxes({parameter.shape, parameter.sharded}, mesh, coordinate);
+      const auto held = held_shard(mesh, parameter, coordinate).boxes;
+      if (implied == held || difference) continue;
+      difference =
+          fmt::format("\"{}\" at ({}): {} implies {}, the cut gives {}", parameter.name,
+                      fmt::join(coordinate, ", "), to_string(parameter.sharded, vocabulary),
+                      to_string(implied), to_string(held));
+    }
+    // Only balanced chunks and given units are beyond what the vocabularies say.
+    const bool is_beyond = vocabulary != Vocabulary::Ragged &&
+                           (parameter.cut.chunking == Chunking::Balanced || !missing.empty());
+    if (difference && !is_beyond) {
+      recorder.add(FindingCode::OffsetWrong, parameter.name, *difference);
+    } else if (difference || !missing.empty()) {
+      recorder.warn(
+          FindingCode::SpecDisagrees, parameter.name,
+          fmt::format("vocabulary {} cannot express the layout of \"{}\": {}", name_of(vocabulary),
+                      parameter.name, difference ? *difference : missing));
     }
     for (int dim = 0; dim < mesh.num_dims(); ++dim) {
       recorder.count();
@@ -175,10 +290,10 @@ PlanCheckOutcome check_placements(const Plan& plan) {
       const Placement wanted = contains(parameter.sharded_group.dims, dim) ? Placement{Replicate{}}
                                                                            : parameter.sharded[at];
       if (parameter.unsharded[at] != wanted) {
-        recorder.add(
-            FindingCode::OffsetWrong, parameter.name,
-            fmt::format("unsharded \"{}\" is {} along {}, expected {}", parameter.name,
-                        to_string(parameter.unsharded[at]), mesh.name(dim), to_string(wanted)));
+        recorder.add(FindingCode::OffsetWrong, parameter.name,
+                     fmt::format("unsharded \"{}\" is {} along {}, expected {}", parameter.name,
+                                 to_string(parameter.unsharded[at], vocabulary), mesh.name(dim),
+                                 to_string(wanted, vocabulary)));
       }
     }
   }

@@ -15,20 +15,29 @@ struct PlanCheckOutcome {
   std::vector<Finding> findings;
 };
 
-/// Shards tile dim 0 of every parameter; slots lie end to end in their bucket's row, and every
-/// shard fits into its slot.
+/// Along every tensor dim the nested cuts of TP, EP and fully_shard tile the global extent, for
+/// every length that they leave (at most three per cut, so the cost does not depend on the number
+/// of ranks); slots lie end to end in their bucket's row, and every shard fits into its slot.
 [[nodiscard]] PlanCheckOutcome check_coverage(const Plan& plan);
 
 /// Per parameter, optimizer step and mesh dim of more than one rank: Partial (the batch is split
-/// along it) must be reduced once, complete never; and the factors of all steps multiply to k/F.
+/// along it, and the parameter is not cut along it by TP or EP) must be reduced once, complete
+/// never; and the factors of all steps multiply to k/F.
 [[nodiscard]] PlanCheckOutcome check_sync_set(const Plan& plan);
 
 /// Replays the steps: every collective fits its bucket and comes when its operands exist, every
 /// compute step sees gathered parameters, every bucket is stored once before the optimizer.
 [[nodiscard]] PlanCheckOutcome check_agreement(const Plan& plan);
 
-/// The rows that placements imply are those that the cut gives; unsharded placements differ from
-/// sharded ones along the sharded group only, and there they replicate.
+/// The boxes that placements imply are those that the cut gives, at coordinates with shards of
+/// every size; unsharded placements differ from sharded ones along the sharded group only, and
+/// there they replicate. A vocabulary that cannot express the cut is a warning, SPEC_DISAGREES:
+///
+///   vocabulary   cannot express
+///   uneven_flag  balanced chunks (its flag means ceil); a flag that ranks would set differently
+///   where
+///                TP cuts unevenly; RaggedStridedShard of given units
+///   torch        balanced chunks; ragged shards of given units
 [[nodiscard]] PlanCheckOutcome check_placements(const Plan& plan);
 
 }  // namespace hpsim

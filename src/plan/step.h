@@ -7,6 +7,7 @@
 
 #include "base/dtype.h"
 #include "mesh/mesh.h"
+#include "mesh/per_coordinate.h"
 
 namespace hpsim {
 
@@ -27,8 +28,8 @@ struct CollectiveSpec {
   MeshDims dims;
   std::int64_t group_size = 1;  ///< > 1: groups of one send nothing and have no collective
   DType dtype = DType::Float32;
-  std::int64_t elems_in = 0;   ///< per rank
-  std::int64_t elems_out = 0;  ///< per rank
+  PerCoordinate elems_in = 0;   ///< per rank
+  PerCoordinate elems_out = 0;  ///< per rank
   double prescale = 1;
   double scale = 1;
 
@@ -66,7 +67,8 @@ struct Step {
   std::int64_t step = 0;         ///< optimizer step, from 0
   std::int64_t micro_batch = 0;  ///< from 0
   int bucket = -1;
-  int module = -1;  ///< into ModelSpec::modules, or ModelSpec::elementwise
+  int module = -1;   ///< into ModelSpec::modules, or ModelSpec::elementwise
+  int partial = -1;  ///< AllReduce only: into Bucket::partials; -1: the whole row
   std::optional<CollectiveSpec> collective;
   double local_scale = 1;  ///< ScaleGradient only: k/F
   Why why;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <iterator>
 #include <utility>
@@ -32,10 +33,15 @@ VerifiedPlan verify_plan(Plan plan) {
   std::array<PlanCheckOutcome, 4> outcomes = {check_coverage(plan), check_sync_set(plan),
                                               check_agreement(plan), check_placements(plan)};
   for (PlanCheckOutcome& outcome : outcomes) {
-    checks.results.push_back({.id = outcome.id,
-                              .passed = outcome.findings.empty() && outcome.compared > 0,
-                              .compared = outcome.compared});
-    std::move(outcome.findings.begin(), outcome.findings.end(), std::back_inserter(findings));
+    const auto first_warning =
+        std::stable_partition(outcome.findings.begin(), outcome.findings.end(),
+                              [](const Finding& f) { return f.severity == Severity::Error; });
+    checks.results.push_back(
+        {.id = outcome.id,
+         .passed = first_warning == outcome.findings.begin() && outcome.compared > 0,
+         .compared = outcome.compared});
+    std::move(outcome.findings.begin(), first_warning, std::back_inserter(findings));
+    std::move(first_warning, outcome.findings.end(), std::back_inserter(checks.warnings));
   }
   if (!findings.empty()) throw PlanRejected(std::move(findings), std::move(checks));
   return VerifiedPlan(std::move(plan), std::move(checks));

@@ -40,7 +40,7 @@ std::string digest_of(const Plan& plan, const RunResult& run, const std::vector<
     values.push_back(losses[static_cast<std::size_t>(step)]);
     for (int p = 0; p < static_cast<int>(plan.parameters.size()); ++p) {
       const PlannedParameter& parameter = plan.parameters[static_cast<std::size_t>(p)];
-      const std::vector<Rank> shards = group_of(plan.mesh(), parameter.sharded_group.dims, first);
+      const std::vector<Rank> shards = group_of(plan.mesh(), parameter.cut_dims(), first);
       for (const Rank rank : shards)
         append(run.gradient(rank, step, p), values);
       for (const Rank rank : shards)

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "mesh/group.h"
+#include "plan/rank_layout.h"
 
 namespace hpsim {
 namespace {
@@ -57,54 +58,93 @@ Json groups_json(const Mesh& mesh, const MeshDims& dims, bool lists_ranks) {
           {"first", rank_numbers(group_of(mesh, dims, first), kMaxListedRanks)}};
 }
 
-Json placements_json(const std::vector<Placement>& placements) {
+Json placements_json(const std::vector<Placement>& placements, Vocabulary vocabulary) {
   Json array = Json::array();
   for (const Placement& placement : placements)
-    array.push_back(to_string(placement));
+    array.push_back(to_string(placement, vocabulary));
   return array;
 }
 
-Json shard_json(const ParameterReport& parameter, std::int64_t shard) {
-  std::vector<std::int64_t> offset(parameter.global_shape.size(), 0);
-  Shape shape = parameter.global_shape;
-  for (const ShardRun& run : parameter.runs) {
-    if (shard >= run.shards.end || offset.empty()) continue;
-    offset[0] = run.first_row + (shard - run.shards.begin) * run.rows;
-    shape[0] = run.rows;
-    break;
+/// A number, or where it differs by rank a list by rank, or a table over mesh dims.
+template <class Number, class Value>
+Json by_rank(const Mesh& mesh, const PerCoordinate& differs, bool lists_ranks, const Value& value) {
+  Json list = Json::array();
+  Coordinate coordinate(static_cast<std::size_t>(mesh.num_dims()), 0);
+  if (differs.is_uniform()) return Number(value(coordinate));
+  if (lists_ranks) {
+    for (std::int64_t rank = 0; rank < mesh.num_ranks(); ++rank)
+      list.push_back(Number(value(mesh.coordinate_of(Rank{rank}))));
+    return list;
   }
-  return {{"offset", offset}, {"shape", shape}};
+  do {
+    list.push_back(Number(value(coordinate)));
+  } while (advance(mesh, differs.dims(), coordinate));
+  return {{"mesh_dims", names_of_dims(mesh, differs.dims())}, {"values", std::move(list)}};
 }
 
-Json shards_json(const Mesh& mesh, const ParameterReport& parameter, bool lists_ranks) {
-  Json shards = Json::array();
-  const std::int64_t count = lists_ranks ? mesh.num_ranks() : parameter.sharded_group.size;
-  for (std::int64_t i = 0; i < count; ++i) {
-    Json entry = Json::object();
-    entry[lists_ranks ? "rank" : "shard"] = i;
-    const std::int64_t shard =
-        lists_ranks ? mesh.index_along(parameter.sharded_group.dims, mesh.coordinate_of(Rank{i}))
-                    : i;
-    entry.update(shard_json(parameter, shard));
+Json elems_json(const Mesh& mesh, const PerCoordinate& elems, bool lists_ranks,
+                std::int64_t factor = 1) {
+  return by_rank<std::int64_t>(mesh, elems, lists_ranks, [&](const Coordinate& coordinate) {
+    return elems.at(mesh, coordinate) * factor;
+  });
+}
+
+/// One entry per box: `label` says whose.
+void append_boxes(const Json& label, const std::vector<Box>& boxes, Json& shards) {
+  for (const Box& box : boxes) {
+    Json entry = label;
+    entry["offset"] = box.offset;
+    entry["shape"] = box.shape;
     shards.push_back(std::move(entry));
+  }
+}
+
+/// Per rank; above 64 ranks per part, the parts being those of TP, EP and fully_shard row-major
+/// over the mesh dims that cut; above 64 parts those at which sizes change, first and last of each
+/// run.
+Json shards_json(const Mesh& mesh, const PlannedParameter& parameter, bool lists_ranks) {
+  Json shards = Json::array();
+  const MeshDims dims = parameter.cut_dims();
+  if (lists_ranks) {
+    for (std::int64_t rank = 0; rank < mesh.num_ranks(); ++rank) {
+      append_boxes({{"rank", rank}},
+                   held_shard(mesh, parameter, mesh.coordinate_of(Rank{rank})).boxes, shards);
+    }
+    return shards;
+  }
+  std::vector<Coordinate> coordinates;
+  if (mesh.size(dims) <= kMaxListedRanks) {
+    for (std::int64_t part = 0; part < mesh.size(dims); ++part)
+      coordinates.push_back(mesh.coordinate_along(dims, part));
+  } else {
+    coordinates = telling_coordinates(mesh, parameter);
+  }
+  for (const Coordinate& coordinate : coordinates) {
+    append_boxes({{"shard", mesh.index_along(dims, coordinate)}},
+                 held_shard(mesh, parameter, coordinate).boxes, shards);
   }
   return shards;
 }
 
-Json parameter_json(const Mesh& mesh, const ParameterReport& parameter, bool lists_ranks) {
+Json parameter_json(const Scenario& scenario, const PlannedParameter& parameter, bool lists_ranks) {
+  const Mesh& mesh = scenario.mesh;
+  const Vocabulary vocabulary = scenario.fully_shard.vocabulary;
+  const auto padded_shape = [&](const Coordinate& coordinate) {
+    return padded_shape_at(mesh, parameter, coordinate);
+  };
   return {{"name", parameter.name},
-          {"global_shape", parameter.global_shape},
-          {"dtype", name_of(parameter.dtype)},
+          {"global_shape", parameter.shape},
+          {"dtype", name_of(scenario.numerics.dtype)},
           {"placements",
-           {{"sharded", placements_json(parameter.sharded)},
-            {"unsharded", placements_json(parameter.unsharded)}}},
-          {"shard_size", parameter.sharded_group.size},
-          {"dp_size", parameter.unsharded_group.size},
-          {"rank_size", parameter.sharded_group.size * parameter.unsharded_group.size},
+           {{"sharded", placements_json(parameter.sharded, vocabulary)},
+            {"unsharded", placements_json(parameter.unsharded, vocabulary)}}},
+          {"shard_size", parameter.shard_size()},
+          {"dp_size", parameter.dp_size()},
+          {"rank_size", parameter.rank_size()},
           {"sharded_group", groups_json(mesh, parameter.sharded_group.dims, lists_ranks)},
           {"unsharded_group", groups_json(mesh, parameter.unsharded_group.dims, lists_ranks)},
           {"partial_group", groups_json(mesh, parameter.partial_group.dims, lists_ranks)},
-          {"padded_shape", parameter.padded_shape},
+          {"padded_shape", by_rank<Json>(mesh, parameter.padded_elems, lists_ranks, padded_shape)},
           {"shards", shards_json(mesh, parameter, lists_ranks)}};
 }
 
@@ -114,6 +154,11 @@ Json collective_json(const Report& report, const Mesh& mesh, const CollectiveRep
   const BucketReport none;
   const BucketReport& bucket =
       collective.bucket < 0 ? none : report.buckets.at(static_cast<std::size_t>(collective.bucket));
+  std::vector<std::string> params = bucket.params;
+  if (collective.partial >= 0) {
+    const Interval range = bucket.partials.at(static_cast<std::size_t>(collective.partial));
+    params.assign(bucket.params.begin() + range.begin, bucket.params.begin() + range.end);
+  }
   const std::int64_t elem_bytes = size_bytes(spec.dtype);
   return {{"seq", collective.seq},
           {"op", name_of(spec.op)},
@@ -121,17 +166,17 @@ Json collective_json(const Report& report, const Mesh& mesh, const CollectiveRep
           {"step", collective.step},
           {"micro_batch", collective.micro_batch},
           {"unit", bucket.unit},
-          {"params", bucket.params},
+          {"params", params},
           {"mesh_dims", names_of_dims(mesh, spec.dims)},
           {"groups", groups_json(mesh, spec.dims, lists_ranks)},
           {"dtype", name_of(spec.dtype)},
           {"reduce_op", spec.op == CollectiveOp::AllGather ? Json(nullptr) : Json("sum")},
           {"prescale", number(spec.prescale)},
           {"scale", number(spec.scale)},
-          {"elements_in", spec.elems_in},
-          {"elements_out", spec.elems_out},
-          {"bytes_in", spec.elems_in * elem_bytes},
-          {"bytes_out", spec.elems_out * elem_bytes}};
+          {"elements_in", elems_json(mesh, spec.elems_in, lists_ranks)},
+          {"elements_out", elems_json(mesh, spec.elems_out, lists_ranks)},
+          {"bytes_in", elems_json(mesh, spec.elems_in, lists_ranks, elem_bytes)},
+          {"bytes_out", elems_json(mesh, spec.elems_out, lists_ranks, elem_bytes)}};
 }
 
 Json check_json(const CheckResult& check) {
@@ -191,8 +236,8 @@ Json ledger_json(const std::vector<LedgerReport>& ledger) {
 void add_run(const Report& report, bool full, Json& json) {
   const Mesh& mesh = report.scenario->mesh;
   const bool lists_ranks = full || mesh.num_ranks() <= kMaxListedRanks;
-  json["parameters"] = list_json(report.parameters, [&](const ParameterReport& parameter) {
-    return parameter_json(mesh, parameter, lists_ranks);
+  json["parameters"] = list_json(report.parameters, [&](const PlannedParameter& parameter) {
+    return parameter_json(*report.scenario, parameter, lists_ranks);
   });
   json["collectives"] = list_json(report.collectives, [&](const CollectiveReport& collective) {
     return collective_json(report, mesh, collective, lists_ranks);

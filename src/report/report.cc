@@ -14,19 +14,6 @@
 namespace hpsim {
 namespace {
 
-std::vector<ShardRun> shard_runs(const PlannedParameter& parameter) {
-  std::vector<ShardRun> runs;
-  for (std::int64_t shard = 0; shard < parameter.shard_size(); ++shard) {
-    const Interval rows = parameter.rows_of(shard);
-    if (!runs.empty() && runs.back().rows == rows.length()) {
-      runs.back().shards.end = shard + 1;
-    } else {
-      runs.push_back({{shard, shard + 1}, rows.begin, rows.length()});
-    }
-  }
-  return runs;
-}
-
 Report report_of(const Scenario& scenario, const std::string& backend) {
   Report report;
   report.name = scenario.name;
@@ -39,23 +26,13 @@ Report report_of(const Scenario& scenario, const std::string& backend) {
 }
 
 void add_plan(const Plan& plan, Report& report) {
-  for (const PlannedParameter& parameter : plan.parameters) {
-    report.parameters.push_back({.name = parameter.name,
-                                 .global_shape = parameter.shape,
-                                 .dtype = plan.scenario.numerics.dtype,
-                                 .sharded = parameter.sharded,
-                                 .unsharded = parameter.unsharded,
-                                 .sharded_group = parameter.sharded_group,
-                                 .unsharded_group = parameter.unsharded_group,
-                                 .partial_group = parameter.partial_group,
-                                 .padded_shape = parameter.padded_shape(),
-                                 .runs = shard_runs(parameter)});
-  }
+  report.parameters = plan.parameters;
   for (const Bucket& bucket : plan.buckets) {
-    BucketReport entry{plan.scenario.units.at(static_cast<std::size_t>(bucket.unit)).name, {}};
-    for (const int parameter : bucket.parameters) {
-      entry.params.push_back(plan.parameters.at(static_cast<std::size_t>(parameter)).name);
-    }
+    BucketReport entry{plan.unit_name(bucket), {}};
+    for (const int parameter : bucket.parameters)
+      entry.params.push_back(plan.parameter(parameter).name);
+    for (const PartialRange& range : bucket.partials)
+      entry.partials.push_back(range.members);
     report.buckets.push_back(std::move(entry));
   }
   for (const Step& step : plan.steps) {
@@ -65,6 +42,7 @@ void add_plan(const Plan& plan, Report& report) {
                                   .step = step.step,
                                   .micro_batch = step.micro_batch,
                                   .bucket = step.bucket,
+                                  .partial = step.partial,
                                   .spec = *step.collective});
   }
 }
@@ -81,8 +59,8 @@ void add_measurements(const RunResult& run, Report& report) {
     kind.after_step_bytes.assign(static_cast<std::size_t>(num_steps), 0);
   }
   const auto unsharded = static_cast<std::size_t>(MemoryKind::UnshardedParameters);
-  for (std::int64_t r = 0; r < run.layout().num_ranks(); ++r) {
-    const RankRecord& rank = run.rank_record(Rank{r});
+  for (const Rank r : run.layout().recording()) {
+    const RankRecord& rank = run.rank_record(r);
     raise_to(report.counters.pad_allocations, rank.pad_allocations);
     raise_to(report.counters.pad_copies, rank.pad_copies);
     raise_to(report.counters.peak_unsharded_bytes, rank.ledger.peak()[unsharded]);
@@ -91,7 +69,7 @@ void add_measurements(const RunResult& run, Report& report) {
       raise_to(report.ledger[kind].peak_bytes, rank.ledger.peak()[kind]);
       for (std::int64_t step = 0; step < num_steps; ++step) {
         raise_to(report.ledger[kind].after_step_bytes[static_cast<std::size_t>(step)],
-                 run.step_record(Rank{r}, step).live_after[kind]);
+                 run.step_record(r, step).live_after[kind]);
       }
     }
   }

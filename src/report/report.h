@@ -22,32 +22,11 @@ enum class Outcome { Pass, Fail, Error };
 /// "pass", "fail", "error"
 [[nodiscard]] std::string_view name_of(Outcome outcome);
 
-/// Neighbouring shards with equally many rows: shard shards.begin + i starts at row
-/// first_row + i * rows. 7 rows over 4: {[0, 3), 0, 2} {[3, 4), 6, 1}.
-struct ShardRun {
-  Interval shards;
-  std::int64_t first_row = 0;
-  std::int64_t rows = 0;  ///< of each shard
-  bool operator==(const ShardRun&) const = default;
-};
-
-struct ParameterReport {
-  std::string name;
-  Shape global_shape;
-  DType dtype = DType::Float32;
-  std::vector<Placement> sharded;
-  std::vector<Placement> unsharded;
-  GroupInfo sharded_group;
-  GroupInfo unsharded_group;
-  GroupInfo partial_group;
-  Shape padded_shape;
-  std::vector<ShardRun> runs;  ///< all shards, in order
-};
-
 /// What one fused collective carries.
 struct BucketReport {
   std::string unit;
   std::vector<std::string> params;
+  std::vector<Interval> partials;  ///< ranges of params that are reduced together further on
 };
 
 /// One collective, listed once for all groups that run it side by side.
@@ -56,7 +35,8 @@ struct CollectiveReport {
   Phase phase = Phase::Forward;
   std::int64_t step = 0;
   std::int64_t micro_batch = 0;
-  int bucket = -1;  ///< into Report::buckets; -1 if it carries no parameters
+  int bucket = -1;   ///< into Report::buckets; -1 if it carries no parameters
+  int partial = -1;  ///< into BucketReport::partials; -1: all of it
   CollectiveSpec spec;
 };
 
@@ -100,7 +80,7 @@ struct Report {
   std::vector<Diagnostic> diagnostics;
   std::vector<std::string> notes;  ///< what to know when reading the numbers
 
-  std::vector<ParameterReport> parameters;
+  std::vector<PlannedParameter> parameters;
   std::vector<BucketReport> buckets;
   std::vector<CollectiveReport> collectives;
   std::vector<double> losses;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/units.h"
+#include "plan/rank_layout.h"
 
 namespace hpsim {
 
@@ -15,19 +16,68 @@ std::string shard_rows_text(const std::vector<ShardRun>& runs) {
   for (const ShardRun& run : runs) {
     const std::int64_t count = run.shards.length();
     if (num_shards <= kMaxListed) {
-      parts.insert(parts.end(), static_cast<std::size_t>(count), fmt::format("{}", run.rows));
+      parts.insert(parts.end(), static_cast<std::size_t>(count), fmt::format("{}", run.length));
     } else {
       parts.push_back(count == 1
-                          ? format_count(run.rows)
-                          : fmt::format("{} (x{})", format_count(run.rows), format_count(count)));
+                          ? format_count(run.length)
+                          : fmt::format("{} (x{})", format_count(run.length), format_count(count)));
     }
   }
   return fmt::format("{}", fmt::join(parts, " "));
 }
 
-std::int64_t padding_rows(const ParameterReport& parameter) {
-  if (parameter.padded_shape.empty()) return 0;
-  return parameter.padded_shape[0] * parameter.sharded_group.size - parameter.global_shape[0];
+namespace {
+
+/// Shapes that TP and EP leave of a parameter, each once.
+std::vector<Shape> wholes_of(const Mesh& mesh, const PlannedParameter& parameter) {
+  std::vector<Shape> wholes;
+  for (const Coordinate& coordinate : telling_coordinates(mesh, parameter)) {
+    Shape whole = held_shard(mesh, parameter, coordinate).whole.shape;
+    if (std::find(wholes.begin(), wholes.end(), whole) == wholes.end()) {
+      wholes.push_back(std::move(whole));
+    }
+  }
+  return wholes;
+}
+
+/// Cells into what is told: elements if several dims are cut.
+std::int64_t units_per_cell(const ShardCut& cut, const Shape& whole) {
+  const std::int64_t cells = num_cells(cut, whole);
+  return cut.dims.size() > 1 && cells > 0 ? num_elems(whole) / cells : 1;
+}
+
+}  // namespace
+
+std::string shards_text(const Mesh& mesh, const PlannedParameter& parameter) {
+  const ShardCut& cut = parameter.cut;
+  std::vector<std::string> texts;
+  for (const Shape& whole : wholes_of(mesh, parameter)) {
+    std::vector<ShardRun> runs = shard_runs(cut, whole);
+    for (ShardRun& run : runs)
+      run.length *= units_per_cell(cut, whole);
+    std::string text = shard_rows_text(runs);
+    if (std::find(texts.begin(), texts.end(), text) == texts.end()) texts.push_back(text);
+  }
+  std::string text = fmt::format("{}", fmt::join(texts, " | "));
+  if (cut.dims.size() > 1) return text + " elements";
+  return cut.is_by_rows() ? text : fmt::format("{} (dim {})", text, cut.dims[0]);
+}
+
+std::int64_t padding_of(const Mesh& mesh, const PlannedParameter& parameter) {
+  const ShardCut& cut = parameter.cut;
+  std::int64_t padding = 0;
+  Coordinate coordinate(static_cast<std::size_t>(mesh.num_dims()), 0);
+  const MeshDims dims = cutting_dims(parameter.unsharded);
+  // Where nothing depends on the coordinate, one stands for all.
+  const MeshDims varying = parameter.padded_elems.is_uniform() ? MeshDims{} : dims;
+  do {
+    const Shape whole = held_shard(mesh, parameter, coordinate).whole.shape;
+    std::int64_t longest = 0;
+    for (const ShardRun& run : shard_runs(cut, whole))
+      longest = std::max(longest, run.length);
+    padding += (longest * cut.num_shards - num_cells(cut, whole)) * units_per_cell(cut, whole);
+  } while (advance(mesh, varying, coordinate));
+  return varying.empty() ? padding * mesh.size(dims) : padding;
 }
 
 std::vector<CollectiveKind> collective_kinds(const Report& report, std::int64_t step) {
@@ -49,8 +99,8 @@ std::vector<CollectiveKind> collective_kinds(const Report& report, std::int64_t 
       kind = kinds.end() - 1;
     }
     ++kind->count;
-    kind->bytes_in += spec.elems_in * size_bytes(spec.dtype);
-    kind->bytes_out += spec.elems_out * size_bytes(spec.dtype);
+    kind->bytes_in += spec.elems_in.largest() * size_bytes(spec.dtype);
+    kind->bytes_out += spec.elems_out.largest() * size_bytes(spec.dtype);
     if (kind->scale && *kind->scale != scale) kind->scale.reset();
   }
   return kinds;

@@ -17,8 +17,18 @@ inline constexpr std::size_t kIndent = 2;
 ///   one shard of 7 -> "7"
 [[nodiscard]] std::string shard_rows_text(const std::vector<ShardRun>& runs);
 
-/// Rows of padding over all shards. 7 over 4 -> 1; 5 over 4, padded to 2 -> 3.
-[[nodiscard]] std::int64_t padding_rows(const ParameterReport& parameter);
+/// What the shards of a parameter hold, in rows of tensor dim 0; or in what is cut: indices of
+/// another dim, or elements. Where TP leaves ranks different numbers of rows, shards of each
+/// number.
+///
+///   (7, 8) over 4            "2 2 2 1"             (32, 64), dim 1, over 8    "8 (dim 1)"
+///   (7, 2), tp 2, over 4     "1 1 1 1 | 1 1 1 0"   (2, 64), dims 0 and 1      "42 42 44 0
+///   elements"
+[[nodiscard]] std::string shards_text(const Mesh& mesh, const PlannedParameter& parameter);
+
+/// Padding over all shards of one replica, in the same. (7, 8) over 4 -> 1; 5 over 4, to 2 each
+/// -> 3.
+[[nodiscard]] std::int64_t padding_of(const Mesh& mesh, const PlannedParameter& parameter);
 
 /// Collectives of one kind in one optimizer step.
 struct CollectiveKind {
@@ -28,7 +38,7 @@ struct CollectiveKind {
   DType dtype = DType::Float32;
   Phase phase = Phase::Forward;  ///< of the first
   std::int64_t count = 0;
-  std::int64_t bytes_in = 0;    ///< per rank, all of them together
+  std::int64_t bytes_in = 0;    ///< per rank, all of them together; the most on any rank
   std::int64_t bytes_out = 0;   ///< likewise
   std::optional<double> scale;  ///< prescale * scale; none if they differ
 };

@@ -16,7 +16,7 @@ constexpr std::size_t kMaxParameterLines = 12;
 constexpr std::size_t kMaxStepLines = 6;
 
 /// "fsdp 4", "fsdp 4, copies rep 2", "copies rep, fsdp 8"
-std::string groups_text(const Mesh& mesh, const ParameterReport& parameter) {
+std::string groups_text(const Mesh& mesh, const PlannedParameter& parameter) {
   std::vector<std::string> parts;
   if (parameter.sharded_group.size > 1) {
     parts.push_back(fmt::format("{} {}", mesh.names(parameter.sharded_group.dims),
@@ -33,10 +33,10 @@ std::string groups_text(const Mesh& mesh, const ParameterReport& parameter) {
   return parts.empty() ? "none" : fmt::format("{}", fmt::join(parts, ", "));
 }
 
-std::string placements_text(const std::vector<Placement>& placements) {
+std::string placements_text(const std::vector<Placement>& placements, Vocabulary vocabulary) {
   std::vector<std::string> parts;
   for (const Placement& placement : placements)
-    parts.push_back(to_string(placement));
+    parts.push_back(to_string(placement, vocabulary));
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
@@ -127,17 +127,19 @@ std::string parameters_section(const Report& report, const TextStyle& style) {
                {"rows", false, true},
                {"pad", true},
                {"groups"}});
+  const Mesh& mesh = report.scenario->mesh;
+  const Vocabulary vocabulary = report.scenario->fully_shard.vocabulary;
   const std::size_t count = report.parameters.size();
   const bool folds = !style.full && count > kMaxParameterLines;
   const std::size_t shown = folds ? kMaxParameterLines - 1 : count;
   for (std::size_t i = 0; i < shown; ++i) {
-    const ParameterReport& parameter = report.parameters[i];
+    const PlannedParameter& parameter = report.parameters[i];
     table.add_row({{parameter.name},
-                   {to_string(parameter.global_shape)},
-                   {placements_text(parameter.sharded)},
-                   {shard_rows_text(parameter.runs)},
-                   {format_count(padding_rows(parameter))},
-                   {groups_text(report.scenario->mesh, parameter)}});
+                   {to_string(parameter.shape)},
+                   {placements_text(parameter.sharded, vocabulary)},
+                   {shards_text(mesh, parameter)},
+                   {format_count(padding_of(mesh, parameter))},
+                   {groups_text(mesh, parameter)}});
   }
   if (folds) table.add_line(fmt::format("… {} more parameters", count - shown));
   return fmt::format("\n{}", table.text(kIndent, kTextWidth, style.color));

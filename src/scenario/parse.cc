@@ -57,12 +57,14 @@ void read_sections(const ObjectReader& root, Scenario& scenario) {
   if (model) {
     scenario.model = *model;
     scenario.parameters = list_parameters(*model);
-    scenario.units = read_units(root, *model);
+    scenario.units = read_units(root, *model, scenario.fully_shard.ignored_params);
+    if (mesh && roles) scenario.placements = read_placements(root, *mesh, *roles, *model);
   }
   if (mesh && roles && !root.object("data", "Data").is_bad("data_dims")) {
     scenario.training.global_batch = read_global_batch(root, scenario.num_data_ranks());
   }
   if (scenario.is_exact()) check_exact_mode(scenario, root);
+  if (mesh && roles && model) read_cuts(root, scenario);
   if (root.problems().empty()) check_sizes(scenario, root);
 }
 

@@ -11,7 +11,7 @@
 namespace hpsim {
 namespace {
 
-constexpr int kMaxMeshDims = 2;
+constexpr int kMaxMeshDims = 8;
 
 bool check_shape(const ObjectReader& mesh, const std::vector<std::int64_t>& shape) {
   Problems& problems = mesh.problems();
@@ -26,8 +26,8 @@ bool check_shape(const ObjectReader& mesh, const std::vector<std::int64_t>& shap
     return false;
   }
   if (shape.size() > kMaxMeshDims) {
-    problems.add(at, fmt::format("not supported yet: a mesh of {} dims", shape.size()),
-                 fmt::format("this version takes 1 to {} mesh dims", kMaxMeshDims));
+    problems.add(at, fmt::format("a mesh of {} dims", shape.size()),
+                 fmt::format("a mesh has 1 to {} dims", kMaxMeshDims));
     return false;
   }
   return true;
@@ -140,7 +140,10 @@ class RoleResolver {
       take(claimed_[index(Role::FsdpShard)] ? Role::DpReplicate : Role::FsdpShard, *dp);
     }
     if (!is_good_) return std::nullopt;
-    return Roles{holder_[index(Role::FsdpShard)], holder_[index(Role::DpReplicate)]};
+    return Roles{.fsdp_shard_dim = holder_[index(Role::FsdpShard)],
+                 .dp_replicate_dim = holder_[index(Role::DpReplicate)],
+                 .tp_dim = holder_[index(Role::Tp)],
+                 .ep_dim = holder_[index(Role::Ep)]};
   }
 
  private:
@@ -202,7 +205,7 @@ class RoleResolver {
     const std::string name = in_quotes(mesh_.name(dim));
     complain(at(dim), fmt::format("mesh dim {} has no role", name),
              fmt::format("{}say what it is for: \"roles\": {{\"fsdp_shard_dim\": {}}}, or "
-                         "\"dp_replicate_dim\"",
+                         "\"dp_replicate_dim\", \"tp_dim\", \"ep_dim\"",
                          meant ? fmt::format("did you mean \"{}\"? Else ", *meant) : "", name));
   }
 
@@ -210,15 +213,6 @@ class RoleResolver {
     claimed_[index(role)] = true;
     if (is_null_[index(role)]) return;
     const std::string name = in_quotes(mesh_.name(dim));
-    if (role == Role::Tp || role == Role::Ep) {
-      complain(
-          at(dim),
-          fmt::format("not supported yet: mesh dim {}, by its name the {}", name, key_of(role)),
-          fmt::format("this version shards over fsdp_shard_dim and dp_replicate_dim; with "
-                      "\"roles\": {{\"{}\": null}} the dim only holds copies",
-                      key_of(role)));
-      return;
-    }
     const std::optional<int>& holder = holder_[index(role)];
     if (!holder) {
       holder_[index(role)] = dim;
@@ -233,7 +227,7 @@ class RoleResolver {
     } else {
       complain(at(dim),
                fmt::format("mesh dims {} and {} are both {} by name", other, name, key_of(role)),
-               "say in \"roles\" which is fsdp_shard_dim and which dp_replicate_dim");
+               fmt::format("say in \"roles\" which is {} and what the other is for", key_of(role)));
     }
   }
 

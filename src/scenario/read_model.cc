@@ -217,7 +217,8 @@ std::optional<ModelSpec> read_model(const ObjectReader& scenario) {
   return model;
 }
 
-std::vector<UnitSpec> read_units(const ObjectReader& scenario, const ModelSpec& model) {
+std::vector<UnitSpec> read_units(const ObjectReader& scenario, const ModelSpec& model,
+                                 const std::vector<int>& ignored) {
   const ObjectReader fully_shard = scenario.object("fully_shard", "FullyShard");
   const auto patterns = fully_shard.strings("units");
   const std::vector<JsonCursor> elements = fully_shard.elements("units");
@@ -239,7 +240,7 @@ std::vector<UnitSpec> read_units(const ObjectReader& scenario, const ModelSpec& 
                     quoted_list(names)));
   }
   return assign_units(model, list_parameters(model), patterns.value_or(std::vector<std::string>{}),
-                      patterns.has_value());
+                      patterns.has_value(), ignored);
 }
 
 }  // namespace hpsim

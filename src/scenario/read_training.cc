@@ -13,31 +13,6 @@ namespace {
 
 using Mode = NumericsSpec::Mode;
 
-std::vector<int> read_replicate_params(const ObjectReader& fully_shard, const ModelSpec& model) {
-  const std::vector<ParameterSpec> parameters = list_parameters(model);
-  const auto patterns = fully_shard.strings("replicate_params");
-  const std::vector<JsonCursor> elements = fully_shard.elements("replicate_params");
-  std::vector<int> replicated;
-  for (std::size_t i = 0; patterns && i < patterns->size(); ++i) {
-    bool matches_any = false;
-    for (int p = 0; p < static_cast<int>(parameters.size()); ++p) {
-      if (!glob_matches((*patterns)[i], parameters[static_cast<std::size_t>(p)].name)) continue;
-      matches_any = true;
-      replicated.push_back(p);
-    }
-    if (matches_any) continue;
-    std::vector<std::string> names;
-    for (const ParameterSpec& parameter : parameters)
-      names.push_back(parameter.name);
-    fully_shard.problems().add(elements[i],
-                               fmt::format("{} matches no parameter", in_quotes((*patterns)[i])),
-                               fmt::format("the parameters are {}", quoted_list(names)));
-  }
-  std::sort(replicated.begin(), replicated.end());
-  replicated.erase(std::unique(replicated.begin(), replicated.end()), replicated.end());
-  return replicated;
-}
-
 /// `init`, `input` or `target`; `fallback` if it is not given or wrong.
 FillSpec read_fill(const ObjectReader& data, std::string_view key, const FillSpec& fallback) {
   if (!data.has(key) || data.is_bad(key)) return fallback;
@@ -66,7 +41,8 @@ MeshDims read_data_dims(const ObjectReader& data, const Mesh& mesh, const Roles&
   const auto names = data.strings("data_dims");
   const std::vector<JsonCursor> elements = data.elements("data_dims");
   if (!names) {
-    for (const std::optional<int>& dim : {roles.fsdp_shard_dim, roles.dp_replicate_dim}) {
+    for (const std::optional<int>& dim :
+         {roles.fsdp_shard_dim, roles.dp_replicate_dim, roles.ep_dim}) {
       if (dim) dims.push_back(*dim);
     }
   } else {
@@ -150,6 +126,35 @@ OptimizerSpec read_optimizer(const ObjectReader& training, Mode mode, const Fill
 
 }  // namespace
 
+std::vector<int> read_parameter_patterns(const ObjectReader& reader, std::string_view key,
+                                         const ModelSpec& model) {
+  const std::vector<ParameterSpec> parameters = list_parameters(model);
+  const auto patterns = reader.strings(key);
+  const std::vector<JsonCursor> elements = reader.elements(key);
+  std::vector<int> matched;
+  for (std::size_t i = 0; patterns && i < patterns->size(); ++i) {
+    bool matches_any = false;
+    for (int p = 0; p < static_cast<int>(parameters.size()); ++p) {
+      if (!glob_matches((*patterns)[i], parameters[static_cast<std::size_t>(p)].name)) continue;
+      matches_any = true;
+      matched.push_back(p);
+    }
+    if (!matches_any) complain_of_pattern(reader, elements[i], (*patterns)[i], parameters);
+  }
+  std::sort(matched.begin(), matched.end());
+  matched.erase(std::unique(matched.begin(), matched.end()), matched.end());
+  return matched;
+}
+
+void complain_of_pattern(const ObjectReader& reader, const JsonCursor& at,
+                         const std::string& pattern, const std::vector<ParameterSpec>& parameters) {
+  std::vector<std::string> names;
+  for (const ParameterSpec& parameter : parameters)
+    names.push_back(parameter.name);
+  reader.problems().add(at, fmt::format("{} matches no parameter", in_quotes(pattern)),
+                        fmt::format("the parameters are {}", quoted_list(names)));
+}
+
 FullyShardSpec read_fully_shard(const ObjectReader& scenario, const std::optional<Roles>& roles,
                                 const std::optional<ModelSpec>& model) {
   const ObjectReader reader = scenario.object("fully_shard", "FullyShard");
@@ -173,7 +178,26 @@ FullyShardSpec read_fully_shard(const ObjectReader& scenario, const std::optiona
           "name one in \"roles\", or leave enable_param_shard out: parameters are then copies");
     }
   }
-  if (model) spec.replicate_params = read_replicate_params(reader, *model);
+  spec.min_shard_bytes = reader.integer("min_shard_bytes").value_or(0);
+  spec.chunking = reader.string("chunking") == "balanced" ? Chunking::Balanced : Chunking::Ceil;
+  for (const Vocabulary vocabulary : {Vocabulary::UnevenFlag, Vocabulary::Torch}) {
+    if (reader.string("vocabulary") == name_of(vocabulary)) spec.vocabulary = vocabulary;
+  }
+  if (!model) return spec;
+  spec.replicate_params = read_parameter_patterns(reader, "replicate_params", *model);
+  spec.ignored_params = read_parameter_patterns(reader, "ignored_params", *model);
+  std::vector<int> both;
+  std::set_intersection(spec.replicate_params.begin(), spec.replicate_params.end(),
+                        spec.ignored_params.begin(), spec.ignored_params.end(),
+                        std::back_inserter(both));
+  if (!both.empty()) {
+    const std::string name = list_parameters(*model)[static_cast<std::size_t>(both[0])].name;
+    scenario.problems().add(
+        reader.where("ignored_params"),
+        fmt::format("{} is in ignored_params and in replicate_params", in_quotes(name)),
+        "keep it in one: fully_shard all-reduces what is replicated, and leaves alone what is "
+        "ignored");
+  }
   return spec;
 }
 

@@ -1,5 +1,6 @@
 #include "scenario/scenario.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -22,6 +23,49 @@ double mean_divisor(const Scenario& scenario, std::int64_t count) {
   if (!scenario.is_exact()) return static_cast<double>(count);
   // In integers: a logarithm would raise the INEXACT flag that exact mode watches.
   return static_cast<double>(std::bit_ceil(static_cast<std::uint64_t>(count)));
+}
+
+std::vector<Placement> placements_of(const Scenario& scenario, int p) {
+  if (!scenario.placements.empty()) return scenario.placements.at(static_cast<std::size_t>(p));
+  return std::vector<Placement>(static_cast<std::size_t>(scenario.mesh.num_dims()), Replicate{});
+}
+
+MeshDims shared_data_dims(const Scenario& scenario, int p) {
+  if (scenario.placements.empty()) return {};
+  const auto& placements = scenario.placements.at(static_cast<std::size_t>(p));
+  MeshDims shared;
+  for (const int dim : scenario.data.data_dims) {
+    if (!cut_dims(placements.at(static_cast<std::size_t>(dim))).empty()) shared.push_back(dim);
+  }
+  return shared;
+}
+
+bool is_ignored(const Scenario& scenario, int p) {
+  const std::vector<int>& ignored = scenario.fully_shard.ignored_params;
+  return std::binary_search(ignored.begin(), ignored.end(), p);
+}
+
+bool is_sharded(const Scenario& scenario, int p) {
+  const FullyShardSpec& spec = scenario.fully_shard;
+  if (!spec.shards_parameters || is_ignored(scenario, p)) return false;
+  if (std::binary_search(spec.replicate_params.begin(), spec.replicate_params.end(), p))
+    return false;
+  const Shape& shape = scenario.parameters.at(static_cast<std::size_t>(p)).shape;
+  return num_elems(shape) * size_bytes(scenario.numerics.dtype) >= spec.min_shard_bytes;
+}
+
+ShardCut shard_cut_of(const Scenario& scenario, int p, std::int64_t num_shards) {
+  const FullyShardSpec& spec = scenario.fully_shard;
+  ShardCut cut{.num_shards = num_shards, .chunking = spec.chunking};
+  if (spec.shard_placements.empty()) return cut;
+  const ShardPlacement& placement = spec.shard_placements.at(static_cast<std::size_t>(p));
+  cut.dims = placement.dims;
+  cut.local_units = placement.local_units;
+  return cut;
+}
+
+double gradient_factor(const Scenario& scenario, int p) {
+  return is_ignored(scenario, p) ? 1 : scenario.fully_shard.gradient_scaling_factor;
 }
 
 double gradient_divisor(const Scenario& scenario) {

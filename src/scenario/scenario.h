@@ -6,7 +6,10 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/interval.h"
+#include "layout/local_units.h"
 #include "layout/placement.h"
+#include "layout/shard_cut.h"
 #include "mesh/mesh.h"
 #include "model/model_spec.h"
 #include "model/parameters.h"
@@ -17,8 +20,18 @@ namespace hpsim {
 
 /// Which mesh dim does what; nothing if no dim has the role.
 struct Roles {
-  std::optional<int> fsdp_shard_dim;    ///< parameters are cut along it; reduce-scatter
-  std::optional<int> dp_replicate_dim;  ///< copies along it; all-reduce
+  std::optional<int> fsdp_shard_dim;       ///< parameters are cut along it; reduce-scatter
+  std::optional<int> dp_replicate_dim;     ///< copies along it; all-reduce
+  std::optional<int> shard_replicate_dim;  ///< the replicas that shard_size makes; all-reduce
+  std::optional<int> tp_dim;               ///< tensor parallelism: see Scenario::placements
+  std::optional<int> ep_dim;               ///< expert parallelism: the same, and data dim
+};
+
+/// Which tensor dims of a parameter fully_shard cuts.
+struct ShardPlacement {
+  std::vector<int> dims = {0};  ///< one, or the leading ones together
+  LocalUnits local_units;       ///< relative sizes of a ragged cut; empty: by `chunking`
+  bool operator==(const ShardPlacement&) const = default;
 };
 
 /// `fully_shard`: what is cut, gathered and reduced, and when.
@@ -29,6 +42,11 @@ struct FullyShardSpec {
   double gradient_scaling_factor = 1;            ///< k: multiplies the first collective's input
   std::optional<double> gradient_divide_factor;  ///< replaces the divisor F
   std::vector<int> replicate_params;             ///< indices: never cut, all-reduce only
+  std::vector<int> ignored_params;               ///< indices: the user reduces them
+  std::int64_t min_shard_bytes = 0;              ///< smaller parameters are not cut
+  Chunking chunking = Chunking::Ceil;
+  Vocabulary vocabulary = Vocabulary::Ragged;
+  std::vector<ShardPlacement> shard_placements;  ///< like parameters; empty: dim 0 of all
 };
 
 struct OptimizerSpec {
@@ -73,7 +91,9 @@ struct NumericsSpec {
   Mode mode = Mode::Derived;
 };
 
-/// One experiment, complete and valid: defaults filled in, names resolved, patterns matched.
+/// One experiment, complete and valid: defaults filled in, names resolved, patterns matched. With
+/// shard_size below the size of the fsdp_shard_dim "dp", `mesh` has "dp.replicate" and "dp.shard"
+/// in its place.
 struct Scenario {
   std::string name;
   std::string description;
@@ -83,7 +103,9 @@ struct Scenario {
   Roles roles;
   ModelSpec model;
   std::vector<ParameterSpec> parameters;  ///< list_parameters(model)
-  std::vector<UnitSpec> units;            ///< assign_units(...), in the order of first use
+  /// TP and EP: what each mesh dim does to each parameter, like parameters; empty: Replicate.
+  std::vector<std::vector<Placement>> placements;
+  std::vector<UnitSpec> units;  ///< assign_units(...), in the order of first use
   FullyShardSpec fully_shard;
   TrainingSpec training;
   DataSpec data;
@@ -105,6 +127,25 @@ struct Scenario {
 /// A count as a divisor of a mean or of the avg scale: itself, but in exact mode the next power of
 /// two that is at least as large, so that the division is exact. 6 -> 6, in exact mode 8.
 [[nodiscard]] double mean_divisor(const Scenario& scenario, std::int64_t count);
+
+/// What TP and EP make of parameter `p`: one placement per mesh dim.
+[[nodiscard]] std::vector<Placement> placements_of(const Scenario& scenario, int p);
+
+/// Data dims along which TP or EP cut parameter `p`: a rank uses the samples of all ranks there.
+[[nodiscard]] MeshDims shared_data_dims(const Scenario& scenario, int p);
+
+/// Whether fully_shard leaves parameter `p` alone.
+[[nodiscard]] bool is_ignored(const Scenario& scenario, int p);
+
+/// Whether fully_shard cuts parameter `p`: sharding is on, and it is neither replicated nor ignored
+/// nor smaller than min_shard_bytes (global shape, dtype of the run).
+[[nodiscard]] bool is_sharded(const Scenario& scenario, int p);
+
+/// How: `num_shards` pieces where `shard_placement` says, dim 0 by default.
+[[nodiscard]] ShardCut shard_cut_of(const Scenario& scenario, int p, std::int64_t num_shards);
+
+/// k for parameter `p`: 1 where fully_shard leaves it alone.
+[[nodiscard]] double gradient_factor(const Scenario& scenario, int p);
 
 /// F, what the sum of gradients over data ranks is divided by: gradient_divide_factor if given,
 /// else mean_divisor(number of data ranks) for avg and 1 for sum.

@@ -29,19 +29,45 @@ namespace hpsim {
 /// `parameters` or `model`, and `data.sample_shape`
 [[nodiscard]] std::optional<ModelSpec> read_model(const ObjectReader& scenario);
 
-/// `fully_shard` but `units`. Roles or parameters are missing if they could not be read; what
-/// depends on them is then left unchecked.
+/// `placements`, and `placements` of elementwise parameters: like parameters, one per mesh dim.
+///
+///   mesh (fsdp, tp), {"w": {"tp": "Shard(0)"}}      [Replicate, Shard(0)] for w
+///   {"w": {"fsdp": "Shard(0)"}}                     refused: fully_shard decides there
+///   {"w": {"tp": "Partial(sum)"}}                   refused: parameters are never Partial
+[[nodiscard]] std::vector<std::vector<Placement>> read_placements(const ObjectReader& scenario,
+                                                                  const Mesh& mesh,
+                                                                  const Roles& roles,
+                                                                  const ModelSpec& model);
+
+/// What `fully_shard` cuts: `shard_size`, `shard_placement`, and whether the cuts are possible.
+/// With shard_size below the size of its mesh dim, splits that dim: mesh, roles, data dims and
+/// placements of the scenario then speak of the split mesh. \pre mesh, roles, model and fully_shard
+/// are read
+void read_cuts(const ObjectReader& scenario, Scenario& result);
+
+/// `fully_shard` but `units`, `shard_size` and `shard_placement`. Roles or parameters are missing
+/// if they could not be read; what depends on them is then left unchecked.
 [[nodiscard]] FullyShardSpec read_fully_shard(const ObjectReader& scenario,
                                               const std::optional<Roles>& roles,
                                               const std::optional<ModelSpec>& model);
 
 /// `fully_shard.units`
-[[nodiscard]] std::vector<UnitSpec> read_units(const ObjectReader& scenario,
-                                               const ModelSpec& model);
+[[nodiscard]] std::vector<UnitSpec> read_units(const ObjectReader& scenario, const ModelSpec& model,
+                                               const std::vector<int>& ignored);
+
+/// Says that a pattern matches none of the parameters.
+void complain_of_pattern(const ObjectReader& reader, const JsonCursor& at,
+                         const std::string& pattern, const std::vector<ParameterSpec>& parameters);
+
+/// Indices of the parameters that any of the patterns at `key` matches, ascending; a pattern that
+/// matches none is a mistake.
+[[nodiscard]] std::vector<int> read_parameter_patterns(const ObjectReader& reader,
+                                                       std::string_view key,
+                                                       const ModelSpec& model);
 
 [[nodiscard]] NumericsSpec read_numerics(const ObjectReader& scenario);
 
-/// `data`; defaults as for the mode. `data_dims` are those with a role unless given.
+/// `data`; defaults as for the mode. `data_dims` are those of fully_shard and ep unless given.
 [[nodiscard]] DataSpec read_data(const ObjectReader& scenario, const std::optional<Mesh>& mesh,
                                  const std::optional<Roles>& roles, NumericsSpec::Mode mode);
 

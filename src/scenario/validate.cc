@@ -85,15 +85,23 @@ void check_sizes(const Scenario& scenario, const ObjectReader& file) {
   constexpr double kMaxParameterElems = 0x1p53;
   constexpr double kMaxDataElems = 0x1p62;
   const auto as_double = [](std::int64_t value) { return static_cast<double>(value); };
-  const double num_shards = scenario.fully_shard.shards_parameters && scenario.roles.fsdp_shard_dim
-                                ? as_double(scenario.mesh.size(*scenario.roles.fsdp_shard_dim))
-                                : 1;
+  const std::optional<int> shard_dim = scenario.roles.fsdp_shard_dim;
+  const std::int64_t num_shards = shard_dim ? scenario.mesh.size(*shard_dim) : 1;
   double parameter_elems = 0;
   double sample_elems = 1;
-  for (const ParameterSpec& parameter : scenario.parameters) {
-    const double padded_rows = as_double(parameter.shape.front()) + num_shards - 1;
-    parameter_elems += padded_rows * as_double(row_elems(parameter.shape));
-    sample_elems = std::max(sample_elems, as_double(num_elems(parameter.shape)));
+  for (int p = 0; p < static_cast<int>(scenario.parameters.size()); ++p) {
+    const Shape& shape = scenario.parameters[static_cast<std::size_t>(p)].shape;
+    const double elems = as_double(num_elems(shape));
+    sample_elems = std::max(sample_elems, elems);
+    double padded = elems;
+    if (is_sharded(scenario, p)) {
+      const ShardCut cut = shard_cut_of(scenario, p, num_shards);
+      const double cells = as_double(num_cells(cut, shape));
+      padded *= cut.is_ragged() ? as_double(cut.local_units.largest()) * as_double(num_shards) /
+                                      as_double(cut.local_units.sum())
+                                : (cells + as_double(num_shards) - 1) / cells;
+    }
+    parameter_elems += padded;
   }
   if (parameter_elems > kMaxParameterElems) {
     file.problems().add(

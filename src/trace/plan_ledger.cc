@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "plan/rank_layout.h"
 
 namespace hpsim {
 namespace {
@@ -15,19 +16,22 @@ class MemoryReplay {
         scenario_(plan.scenario),
         elem_bytes_(size_bytes(plan.scenario.numerics.dtype)),
         has_gradients_(plan.buckets.size(), 0),
-        is_scattered_(plan.buckets.size(), 0) {
+        is_scattered_(plan.buckets.size(), 0),
+        is_sealed_(plan.buckets.size(), 0) {
     for (const PlannedParameter& parameter : plan.parameters) {
-      const std::int64_t index = plan.mesh().index_along(parameter.sharded_group.dims, coordinate);
-      shard_elems_.push_back(parameter.shard_elems(index));
+      held_.push_back(held_shard(plan.mesh(), parameter, coordinate));
+      slot_elems_.push_back(parameter.padded_elems.at(plan.mesh(), coordinate));
     }
+    for (const Bucket& bucket : plan.buckets)
+      row_elems_.push_back(bucket.row_elems.at(plan.mesh(), coordinate));
     first_with_parameters_ =
         plan.scenario.parameters.empty() ? 0 : plan.scenario.parameters.front().module;
   }
 
   PlannedMemory run() {
     for (std::size_t p = 0; p < plan_.parameters.size(); ++p) {
-      const std::int64_t padding = plan_.parameters[p].padded_elems() - shard_elems_[p];
-      allocate(MemoryKind::ShardedParameters, shard_elems_[p]);
+      const std::int64_t padding = slot_elems_[p] - held_[p].elems;
+      allocate(MemoryKind::ShardedParameters, held_[p].elems);
       allocate(MemoryKind::Padding, padding);
       if (padding > 0) count_padding();
     }
@@ -49,18 +53,35 @@ class MemoryReplay {
   }
   [[nodiscard]] std::int64_t all_shard_elems() const {
     std::int64_t sum = 0;
-    for (const std::int64_t elems : shard_elems_)
-      sum += elems;
+    for (const HeldShard& held : held_)
+      sum += held.elems;
+    return sum;
+  }
+  [[nodiscard]] std::int64_t row_elems(int b) const {
+    return row_elems_[static_cast<std::size_t>(b)];
+  }
+  [[nodiscard]] std::int64_t gathered_elems(int b) const {
+    return row_elems(b) * plan_.bucket(b).sharded_group.size;
+  }
+  /// Elements of the parameters of a bucket that compute sees as a copy.
+  [[nodiscard]] std::int64_t copied_elems(int b) const {
+    std::int64_t sum = 0;
+    for (const int p : plan_.bucket(b).parameters) {
+      if (!needs_whole_copy(plan_.parameter(p))) continue;
+      sum += num_elems(held_[static_cast<std::size_t>(p)].whole.shape);
+    }
     return sum;
   }
 
   void replay(const Step& step) {
     switch (step.kind) {
       case StepKind::Unshard:
-        allocate(MemoryKind::UnshardedParameters, bucket_of(step).gathered_elems());
+        allocate(MemoryKind::UnshardedParameters,
+                 gathered_elems(step.bucket) + copied_elems(step.bucket));
         break;
       case StepKind::Reshard:
-        release(MemoryKind::UnshardedParameters, bucket_of(step).gathered_elems());
+        release(MemoryKind::UnshardedParameters,
+                gathered_elems(step.bucket) + copied_elems(step.bucket));
         break;
       case StepKind::Forward:
         forward(step.module);
@@ -74,11 +95,13 @@ class MemoryReplay {
         break;
       case StepKind::ReduceScatter:
         is_scattered_[static_cast<std::size_t>(step.bucket)] = 1;
-        allocate(MemoryKind::ReduceBuffers, bucket_of(step).row_elems);
-        release(MemoryKind::UnshardedGradients, bucket_of(step).gathered_elems());
+        seal(step.bucket);
+        allocate(MemoryKind::ReduceBuffers, row_elems(step.bucket));
+        release(MemoryKind::UnshardedGradients, gathered_elems(step.bucket));
         break;
       case StepKind::AllReduce:
       case StepKind::ScaleGradient:
+        seal(step.bucket);
         break;
       case StepKind::StoreGradient:
         store(step.bucket);
@@ -94,16 +117,18 @@ class MemoryReplay {
     }
   }
 
-  [[nodiscard]] const Bucket& bucket_of(const Step& step) const {
-    return plan_.buckets[static_cast<std::size_t>(step.bucket)];
+  /// Inputs and targets of an elementwise parameter: its part, of all samples that the rank uses.
+  [[nodiscard]] std::int64_t sample_elems(std::size_t p) const {
+    const std::int64_t num_parts =
+        scenario_.mesh.size(shared_data_dims(scenario_, static_cast<int>(p)));
+    return 2 * scenario_.local_batch() * num_parts * num_elems(held_[p].whole.shape);
   }
 
   void forward(int module) {
     const std::int64_t batch = scenario_.local_batch();
     const auto at = static_cast<std::size_t>(module);
     if (scenario_.model.is_elementwise()) {
-      allocate(MemoryKind::Activations,
-               2 * batch * num_elems(scenario_.model.elementwise[at].shape));
+      allocate(MemoryKind::Activations, sample_elems(at));
       return;
     }
     if (module == 0) allocate(MemoryKind::Activations, batch * features_before(0));
@@ -114,8 +139,7 @@ class MemoryReplay {
     const std::int64_t batch = scenario_.local_batch();
     if (scenario_.model.is_elementwise()) {
       const auto at = static_cast<std::size_t>(module);
-      release(MemoryKind::Activations,
-              2 * batch * num_elems(scenario_.model.elementwise[at].shape));
+      release(MemoryKind::Activations, sample_elems(at));
       return;
     }
     const std::int64_t output = batch * features_before(module + 1);
@@ -141,27 +165,36 @@ class MemoryReplay {
       const auto b = static_cast<std::size_t>(plan_.parameters[p].bucket);
       if (has_gradients_[b]) continue;
       has_gradients_[b] = 1;
-      allocate(MemoryKind::UnshardedGradients, plan_.buckets[b].gathered_elems());
+      const int bucket = plan_.parameters[p].bucket;
+      allocate(MemoryKind::UnshardedGradients, gathered_elems(bucket) + copied_elems(bucket));
       for (const int q : plan_.buckets[b].parameters) {
-        const PlannedParameter& parameter = plan_.parameters[static_cast<std::size_t>(q)];
-        const std::int64_t gathered = parameter.padded_elems() * parameter.shard_size();
-        if (gathered > num_elems(parameter.shape)) count_padding();
+        const auto at = static_cast<std::size_t>(q);
+        const std::int64_t gathered = slot_elems_[at] * plan_.parameters[at].shard_size();
+        if (gathered > num_elems(held_[at].whole.shape)) count_padding();
       }
     }
+  }
+
+  /// Before its first reduction, gradients computed in copies go into the rows.
+  void seal(int b) {
+    char& is_sealed = is_sealed_[static_cast<std::size_t>(b)];
+    if (is_sealed == 0) release(MemoryKind::UnshardedGradients, copied_elems(b));
+    is_sealed = 1;
   }
 
   void store(int b) {
     const Bucket& bucket = plan_.buckets[static_cast<std::size_t>(b)];
     for (const int p : bucket.parameters) {
-      allocate(MemoryKind::Gradients, shard_elems_[static_cast<std::size_t>(p)]);
+      allocate(MemoryKind::Gradients, held_[static_cast<std::size_t>(p)].elems);
     }
     if (is_scattered_[static_cast<std::size_t>(b)]) {
-      release(MemoryKind::ReduceBuffers, bucket.row_elems);
+      release(MemoryKind::ReduceBuffers, row_elems(b));
     } else {
-      release(MemoryKind::UnshardedGradients, bucket.gathered_elems());
+      release(MemoryKind::UnshardedGradients, gathered_elems(b));
     }
     has_gradients_[static_cast<std::size_t>(b)] = 0;
     is_scattered_[static_cast<std::size_t>(b)] = 0;
+    is_sealed_[static_cast<std::size_t>(b)] = 0;
   }
 
   /// Features of the input of module `module`; of the output for the number of modules.
@@ -176,9 +209,12 @@ class MemoryReplay {
   const Scenario& scenario_;
   std::int64_t elem_bytes_;
   int first_with_parameters_ = 0;
-  std::vector<std::int64_t> shard_elems_;
+  std::vector<HeldShard> held_;           ///< per parameter
+  std::vector<std::int64_t> slot_elems_;  ///< per parameter
+  std::vector<std::int64_t> row_elems_;   ///< per bucket
   std::vector<char> has_gradients_;
   std::vector<char> is_scattered_;
+  std::vector<char> is_sealed_;
   PlannedMemory memory_;
 };
 

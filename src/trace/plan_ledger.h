@@ -21,8 +21,11 @@ struct PlannedMemory {
 ///   sharded_parameters     sum of shard_elems · w
 ///   padding                sum of (padded_elems − shard_elems) · w
 ///   unsharded_parameters   gathered_elems · w per bucket, from unshard to reshard; 0 where nothing
-///                          is cut: the shard is the parameter
-///   unsharded_gradients    gathered_elems · w per bucket, from its first backward to its reduction
+///                          is cut: the shard is the parameter. Where shards are no rows of tensor
+///                          dim 0, compute sees a copy: numel · w more for that parameter
+///   unsharded_gradients    gathered_elems · w per bucket, from its first backward to its
+///   reduction;
+///                          such copies until its first reduction begins
 ///   reduce_buffers         row_elems · w per bucket that is cut, from its reduction to the store
 ///   gradients              sum of shard_elems · w, from the store to the end of the step
 ///   optimizer_state        state tensors · sum of shard_elems · w, from the first update
@@ -32,7 +35,8 @@ struct PlannedMemory {
 /// from the first forward step, b·f per module from its forward, the gradient of the output from
 /// the loss; the backward of a module turns the gradient of its output into that of its input (if
 /// anything before it needs one) and then frees its output and the gradient of it. Elementwise
-/// parameters keep their inputs and targets, 2·b·numel, from forward to backward.
+/// parameters keep their inputs and targets, 2·b·n, from forward to backward; n is the part that TP
+/// and EP leave to the rank, and b includes the samples of all ranks along data dims that cut it.
 [[nodiscard]] PlannedMemory planned_memory(const Plan& plan, const Coordinate& coordinate);
 
 }  // namespace hpsim

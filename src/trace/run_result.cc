@@ -2,29 +2,48 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
 #include "base/check.h"
-#include "layout/tensor_layout.h"
+#include "plan/rank_layout.h"
 #include "tensor/fill.h"
 
 namespace hpsim {
 namespace {
 
 constexpr std::int64_t kAlignment = 64;
+constexpr std::int64_t kIntBytes = 8;  ///< of an integer, and of a loss
 
 std::int64_t aligned(std::int64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-/// Copies the shard `view` of `parameter` into its rows of the full tensor.
-void copy_rows(const TensorView& view, std::int64_t first_elem, std::vector<double>& full) {
-  HPSIM_CHECK(first_elem + view.elems <= static_cast<std::int64_t>(full.size()),
-              "shard [{}, {}) of {} elements", first_elem, first_elem + view.elems, full.size());
-  for (std::int64_t i = 0; i < view.elems; ++i) {
-    full[static_cast<std::size_t>(first_elem + i)] = view.at(i);
+/// Copies a recorded shard into the full tensor.
+void copy_boxes(const TensorView& view, const Shape& shape, const std::vector<Box>& boxes,
+                std::vector<double>& full) {
+  std::int64_t position = 0;
+  for (const Box& box : boxes) {
+    each_run(shape, box, [&](std::int64_t first, std::int64_t count) {
+      for (std::int64_t i = 0; i < count; ++i)
+        full.at(static_cast<std::size_t>(first + i)) = view.at(position++);
+    });
   }
+  HPSIM_CHECK(position == view.elems, "{} elements of {} copied", position, view.elems);
+}
+
+/// Boxes of a parameter that a rank may hold: several if its cut is over several tensor dims.
+std::int64_t max_boxes(const PlannedParameter& parameter) {
+  return parameter.cut.dims.size() > 1 ? 2 * static_cast<std::int64_t>(parameter.shape.size()) - 1
+                                       : 1;
+}
+
+std::vector<Rank> all_ranks(const Mesh& mesh) {
+  std::vector<Rank> ranks;
+  for (std::int64_t rank = 0; rank < mesh.num_ranks(); ++rank)
+    ranks.push_back(Rank{rank});
+  return ranks;
 }
 
 }  // namespace
@@ -37,24 +56,38 @@ double TensorView::at(std::int64_t i) const {
 }
 
 ResultLayout::ResultLayout(const Plan& plan, bool records_tensors)
+    : ResultLayout(plan, all_ranks(plan.mesh()), records_tensors) {}
+
+ResultLayout::ResultLayout(const Plan& plan, std::vector<Rank> recording)
+    : ResultLayout(plan, std::move(recording), /*records_tensors=*/false) {}
+
+ResultLayout::ResultLayout(const Plan& plan, std::vector<Rank> recording, bool records_tensors)
     : dtype_(plan.scenario.numerics.dtype),
       records_tensors_(records_tensors),
-      num_ranks_(plan.mesh().num_ranks()),
+      recording_(std::move(recording)),
+      is_of_all_ranks_(static_cast<std::int64_t>(recording_.size()) == plan.mesh().num_ranks()),
       num_steps_(plan.scenario.training.steps),
-      num_parameters_(static_cast<std::int64_t>(plan.parameters.size())),
       num_states_(plan.scenario.training.optimizer.num_state_tensors()) {
+  std::sort(recording_.begin(), recording_.end());
+  if (plan.scenario.model.is_elementwise()) {
+    num_loss_terms_ = static_cast<std::int64_t>(plan.parameters.size());
+  }
   for (const Step& step : plan.steps)
     max_collectives_ += step.collective ? 1 : 0;
-  // Ranks with the same shard indices hold tensors of the same sizes: one profile for all of them.
+  for (const PlannedParameter& parameter : plan.parameters) {
+    const auto num_dims = static_cast<std::int64_t>(parameter.shape.size());
+    held_offset_.push_back(held_bytes_);
+    held_bytes_ += (2 + 2 * num_dims * max_boxes(parameter)) * kIntBytes;
+  }
+  // Ranks with shards of the same sizes: one profile for all of them.
   std::map<std::vector<std::int64_t>, std::int64_t> profiles;
-  for (std::int64_t rank = 0; rank < num_ranks_; ++rank) {
-    const Coordinate coordinate = plan.mesh().coordinate_of(Rank{rank});
+  for (const Rank rank : recording_) {
+    const Coordinate coordinate = plan.mesh().coordinate_of(rank);
     std::vector<std::int64_t> elems;
     std::vector<std::int64_t> offsets;
     std::int64_t bytes = 0;
     for (const PlannedParameter& parameter : plan.parameters) {
-      const std::int64_t index = plan.mesh().index_along(parameter.sharded_group.dims, coordinate);
-      elems.push_back(parameter.shard_elems(index));
+      elems.push_back(held_shard(plan.mesh(), parameter, coordinate).elems);
       offsets.push_back(bytes);
       bytes = aligned(bytes + elems.back() * hpsim::size_bytes(dtype_));
     }
@@ -66,7 +99,7 @@ ResultLayout::ResultLayout(const Plan& plan, bool records_tensors)
       set_bytes_.push_back(bytes);
     }
     rank_begin_.push_back(size_bytes_);
-    size_bytes_ = tensors(Rank{rank}, 0);
+    size_bytes_ = tensors(rank, 0);
     if (records_tensors_) {
       // Parameters at times 0..steps, then gradients and state tensors of each step.
       const std::int64_t num_sets = num_steps_ + 1 + num_steps_ * (1 + num_states_);
@@ -75,35 +108,46 @@ ResultLayout::ResultLayout(const Plan& plan, bool records_tensors)
   }
 }
 
+std::size_t ResultLayout::slot_of(Rank rank) const {
+  if (is_of_all_ranks_) return static_cast<std::size_t>(rank.value);
+  const auto it = std::lower_bound(recording_.begin(), recording_.end(), rank);
+  HPSIM_CHECK(it != recording_.end() && *it == rank, "rank {} records nothing", rank.value);
+  return static_cast<std::size_t>(it - recording_.begin());
+}
+
 std::int64_t ResultLayout::rank_record(Rank rank) const {
-  return rank_begin_.at(static_cast<std::size_t>(rank.value));
+  return rank_begin_.at(slot_of(rank));
 }
 
 std::int64_t ResultLayout::step_record(Rank rank, std::int64_t step) const {
   return rank_record(rank) + aligned(sizeof(RankRecord)) + step * aligned(sizeof(StepRecord));
 }
 
-std::int64_t ResultLayout::executed(Rank rank) const {
-  return step_record(rank, num_steps_);
+std::int64_t ResultLayout::losses(Rank rank, std::int64_t step) const {
+  return step_record(rank, num_steps_) + step * aligned(num_loss_terms_ * kIntBytes);
 }
 
-std::int64_t ResultLayout::held_rows(Rank rank) const {
+std::int64_t ResultLayout::executed(Rank rank) const {
+  return losses(rank, num_steps_);
+}
+
+std::int64_t ResultLayout::held_boxes(Rank rank, int parameter) const {
   return executed(rank) +
-         aligned(max_collectives_ * static_cast<std::int64_t>(sizeof(ExecutedCollective)));
+         aligned(max_collectives_ * static_cast<std::int64_t>(sizeof(ExecutedCollective))) +
+         held_offset_.at(static_cast<std::size_t>(parameter));
 }
 
 std::int64_t ResultLayout::tensors(Rank rank, std::int64_t set) const {
-  const std::int64_t begin =
-      held_rows(rank) + aligned(num_parameters_ * static_cast<std::int64_t>(sizeof(HeldRows)));
-  const auto profile =
-      static_cast<std::size_t>(profile_of_rank_.at(static_cast<std::size_t>(rank.value)));
-  return begin + set * set_bytes_.at(profile);
+  const std::int64_t held =
+      executed(rank) +
+      aligned(max_collectives_ * static_cast<std::int64_t>(sizeof(ExecutedCollective)));
+  const auto profile = static_cast<std::size_t>(profile_of_rank_.at(slot_of(rank)));
+  return held + aligned(held_bytes_) + set * set_bytes_.at(profile);
 }
 
 const std::vector<std::int64_t>& ResultLayout::offsets_of(Rank rank) const {
   HPSIM_CHECK(records_tensors_, "this run records no tensors");
-  return offsets_[static_cast<std::size_t>(
-      profile_of_rank_.at(static_cast<std::size_t>(rank.value)))];
+  return offsets_[static_cast<std::size_t>(profile_of_rank_.at(slot_of(rank)))];
 }
 
 std::int64_t ResultLayout::parameter(Rank rank, std::int64_t time, int parameter) const {
@@ -125,8 +169,8 @@ std::int64_t ResultLayout::state(Rank rank, std::int64_t step, int state, int pa
 }
 
 std::int64_t ResultLayout::shard_elems(Rank rank, int parameter) const {
-  return elems_[static_cast<std::size_t>(profile_of_rank_.at(static_cast<std::size_t>(rank.value)))]
-      .at(static_cast<std::size_t>(parameter));
+  return elems_[static_cast<std::size_t>(profile_of_rank_.at(slot_of(rank)))].at(
+      static_cast<std::size_t>(parameter));
 }
 
 RunResult::RunResult(std::string backend, ResultLayout layout, std::shared_ptr<std::byte> block)
@@ -144,8 +188,36 @@ const ExecutedCollective* RunResult::executed(Rank rank) const {
   return record_at<const ExecutedCollective>(layout_.executed(rank));
 }
 
-HeldRows RunResult::held_rows(Rank rank, int parameter) const {
-  return record_at<const HeldRows>(layout_.held_rows(rank))[parameter];
+const double* RunResult::losses(Rank rank, std::int64_t step) const {
+  return record_at<const double>(layout_.losses(rank, step));
+}
+
+double* RunResult::losses(Rank rank, std::int64_t step) {
+  return record_at<double>(layout_.losses(rank, step));
+}
+
+// A record of boxes: their number and that of their dims, then offset and shape of each.
+std::vector<Box> RunResult::held_boxes(Rank rank, int parameter) const {
+  const auto* next = record_at<const std::int64_t>(layout_.held_boxes(rank, parameter));
+  std::vector<Box> boxes(static_cast<std::size_t>(*next++));
+  const std::int64_t num_dims = *next++;
+  for (Box& box : boxes) {
+    box.offset.assign(next, next + num_dims);
+    next += num_dims;
+    box.shape.assign(next, next + num_dims);
+    next += num_dims;
+  }
+  return boxes;
+}
+
+void RunResult::record_held(Rank rank, int parameter, const std::vector<Box>& boxes) {
+  auto* next = record_at<std::int64_t>(layout_.held_boxes(rank, parameter));
+  *next++ = static_cast<std::int64_t>(boxes.size());
+  *next++ = static_cast<std::int64_t>(boxes.at(0).offset.size());
+  for (const Box& box : boxes) {
+    next = std::copy(box.offset.begin(), box.offset.end(), next);
+    next = std::copy(box.shape.begin(), box.shape.end(), next);
+  }
 }
 
 RankRecord& RunResult::rank_record(Rank rank) {
@@ -158,10 +230,6 @@ StepRecord& RunResult::step_record(Rank rank, std::int64_t step) {
 
 ExecutedCollective* RunResult::executed(Rank rank) {
   return record_at<ExecutedCollective>(layout_.executed(rank));
-}
-
-HeldRows& RunResult::held_rows(Rank rank, int parameter) {
-  return record_at<HeldRows>(layout_.held_rows(rank))[parameter];
 }
 
 TensorView RunResult::view(std::int64_t offset, std::int64_t elems) const {
@@ -185,7 +253,7 @@ std::uint64_t collective_tag(const Plan& plan, std::int64_t plan_step, std::int6
   const Step& step = plan.steps.at(static_cast<std::size_t>(plan_step));
   HPSIM_CHECK(step.collective.has_value(), "step {} has no collective", plan_step);
   const Bucket& bucket = plan.buckets.at(static_cast<std::size_t>(step.bucket));
-  const std::string& unit = plan.scenario.units.at(static_cast<std::size_t>(bucket.unit)).name;
+  const std::string& unit = plan.unit_name(bucket);
   return fnv1a64(fmt::format("{} {} {} {} {} {} {} {} {}", plan_step, name_of(step.collective->op),
                              step.step, step.bucket, unit, group_index, elems_in, elems_out,
                              name_of(step.collective->dtype)));
@@ -203,20 +271,16 @@ TrainingState assemble_state(const Plan& plan, const RunResult& run, std::int64_
     std::vector<std::vector<double>> full_states(static_cast<std::size_t>(num_states), full);
     // The shards of the first replica: all other coordinates are 0.
     Coordinate coordinate(static_cast<std::size_t>(mesh.num_dims()), 0);
-    for (std::int64_t index = 0; index < parameter.shard_size(); ++index) {
-      std::int64_t rest = index;
-      for (std::size_t i = parameter.sharded_group.dims.size(); i-- > 0;) {
-        const int dim = parameter.sharded_group.dims[i];
-        coordinate[static_cast<std::size_t>(dim)] = rest % mesh.size(dim);
-        rest /= mesh.size(dim);
-      }
+    const MeshDims dims = parameter.cut_dims();
+    do {
       const Rank rank = mesh.rank_at(coordinate);
-      const std::int64_t first = parameter.rows_of(index).begin * row_elems(parameter.shape);
-      copy_rows(run.parameter(rank, time, p), first, full);
+      const std::vector<Box> boxes = held_shard(mesh, parameter, coordinate).boxes;
+      copy_boxes(run.parameter(rank, time, p), parameter.shape, boxes, full);
       for (int s = 0; s < num_states && time > 0; ++s) {
-        copy_rows(run.state(rank, time - 1, s, p), first, full_states[static_cast<std::size_t>(s)]);
+        copy_boxes(run.state(rank, time - 1, s, p), parameter.shape, boxes,
+                   full_states[static_cast<std::size_t>(s)]);
       }
-    }
+    } while (advance(mesh, dims, coordinate));
     assembled.parameters.push_back(std::move(full));
     for (int s = 0; s < num_states; ++s) {
       assembled.state[static_cast<std::size_t>(s)].push_back(

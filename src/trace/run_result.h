@@ -24,7 +24,6 @@ struct TensorView {
 
 /// What a rank recorded about one optimizer step. Plain data.
 struct StepRecord {
-  double local_loss = 0;     ///< its l = s/n (local_mean) or s (sum), before the update
   double norm_square = 0;    ///< sum of squares of its gradient shards, each over its copies
   std::int64_t inexact = 0;  ///< 1 if the floating-point INEXACT flag rose outside the rounding of
                              ///< exact mode
@@ -52,31 +51,31 @@ struct ExecutedCollective {
   std::uint64_t tag = 0;  ///< see collective_tag
 };
 
-/// Rows of a parameter that a rank really held. Plain data.
-struct HeldRows {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-};
-
 /// Where everything that ranks record lies in one block of memory, so that forked ranks write
 /// straight into memory that they share with their parent. Offsets are bytes, 64-byte aligned.
 ///
 /// Parameters are recorded before the first step (time 0) and after each (time t + 1).
 class ResultLayout {
  public:
-  /// `records_tensors` false: records and executed collectives only.
+  /// All ranks record. `records_tensors` false: no parameters, gradients and states.
   ResultLayout(const Plan& plan, bool records_tensors);
+  /// Only these ranks record, and no tensors.
+  ResultLayout(const Plan& plan, std::vector<Rank> recording);
 
   [[nodiscard]] std::int64_t size_bytes() const { return size_bytes_; }
   [[nodiscard]] bool records_tensors() const { return records_tensors_; }
-  [[nodiscard]] std::int64_t num_ranks() const { return num_ranks_; }
+  /// The ranks that record: all, or one of each kind.
+  [[nodiscard]] const std::vector<Rank>& recording() const { return recording_; }
   [[nodiscard]] std::int64_t num_steps() const { return num_steps_; }
+  /// Terms of the loss that ranks record one by one: one per elementwise parameter, or one.
+  [[nodiscard]] std::int64_t num_loss_terms() const { return num_loss_terms_; }
   [[nodiscard]] std::int64_t max_collectives() const { return max_collectives_; }
 
   [[nodiscard]] std::int64_t rank_record(Rank rank) const;
   [[nodiscard]] std::int64_t step_record(Rank rank, std::int64_t step) const;
-  [[nodiscard]] std::int64_t executed(Rank rank) const;   ///< max_collectives entries
-  [[nodiscard]] std::int64_t held_rows(Rank rank) const;  ///< one entry per parameter
+  [[nodiscard]] std::int64_t losses(Rank rank, std::int64_t step) const;  ///< num_loss_terms
+  [[nodiscard]] std::int64_t executed(Rank rank) const;  ///< max_collectives entries
+  [[nodiscard]] std::int64_t held_boxes(Rank rank, int parameter) const;
   /// \pre records_tensors()
   [[nodiscard]] std::int64_t parameter(Rank rank, std::int64_t time, int parameter) const;
   [[nodiscard]] std::int64_t gradient(Rank rank, std::int64_t step, int parameter) const;
@@ -85,19 +84,24 @@ class ResultLayout {
   [[nodiscard]] DType dtype() const { return dtype_; }
 
  private:
+  ResultLayout(const Plan& plan, std::vector<Rank> recording, bool records_tensors);
+  [[nodiscard]] std::size_t slot_of(Rank rank) const;
   [[nodiscard]] std::int64_t tensors(Rank rank, std::int64_t set) const;
   [[nodiscard]] const std::vector<std::int64_t>& offsets_of(Rank rank) const;
 
   DType dtype_ = DType::Float32;
   bool records_tensors_ = true;
-  std::int64_t num_ranks_ = 0;
+  std::vector<Rank> recording_;  ///< ascending
+  bool is_of_all_ranks_ = true;
   std::int64_t num_steps_ = 0;
-  std::int64_t num_parameters_ = 0;
+  std::int64_t num_loss_terms_ = 1;
   std::int64_t num_states_ = 0;
   std::int64_t max_collectives_ = 0;
   std::int64_t size_bytes_ = 0;
-  std::vector<std::int64_t> rank_begin_;            ///< per rank: its part of the block
-  std::vector<std::int64_t> profile_of_rank_;       ///< per rank: which entry of the two below
+  std::int64_t held_bytes_ = 0;                     ///< per rank: boxes of all parameters
+  std::vector<std::int64_t> held_offset_;           ///< per parameter: of its boxes among them
+  std::vector<std::int64_t> rank_begin_;            ///< per recording rank: its part of the block
+  std::vector<std::int64_t> profile_of_rank_;       ///< per recording rank: entry of those below
   std::vector<std::vector<std::int64_t>> offsets_;  ///< per profile: parameter -> bytes in a set
   std::vector<std::vector<std::int64_t>> elems_;    ///< per profile: parameter -> shard elements
   std::vector<std::int64_t> set_bytes_;             ///< per profile: one tensor per parameter
@@ -117,7 +121,10 @@ class RunResult {
   [[nodiscard]] const RankRecord& rank_record(Rank rank) const;
   [[nodiscard]] const StepRecord& step_record(Rank rank, std::int64_t step) const;
   [[nodiscard]] const ExecutedCollective* executed(Rank rank) const;
-  [[nodiscard]] HeldRows held_rows(Rank rank, int parameter) const;
+  /// num_loss_terms numbers: terms of l = s/n (local_mean) or s (sum) that this rank computed.
+  [[nodiscard]] const double* losses(Rank rank, std::int64_t step) const;
+  /// The boxes of a parameter that the rank really held.
+  [[nodiscard]] std::vector<Box> held_boxes(Rank rank, int parameter) const;
   [[nodiscard]] TensorView parameter(Rank rank, std::int64_t time, int parameter) const;
   [[nodiscard]] TensorView gradient(Rank rank, std::int64_t step, int parameter) const;
   [[nodiscard]] TensorView state(Rank rank, std::int64_t step, int state, int parameter) const;
@@ -126,7 +133,8 @@ class RunResult {
   [[nodiscard]] RankRecord& rank_record(Rank rank);
   [[nodiscard]] StepRecord& step_record(Rank rank, std::int64_t step);
   [[nodiscard]] ExecutedCollective* executed(Rank rank);
-  [[nodiscard]] HeldRows& held_rows(Rank rank, int parameter);
+  [[nodiscard]] double* losses(Rank rank, std::int64_t step);
+  void record_held(Rank rank, int parameter, const std::vector<Box>& boxes);
   [[nodiscard]] std::byte* bytes(std::int64_t offset) { return block_.get() + offset; }
 
   double connect_time_s = 0;  ///< wall time until all ranks were connected; 0 where none connect

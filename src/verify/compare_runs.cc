@@ -11,7 +11,7 @@ Verdict compare_runs(const VerifiedPlan& plan, const RunResult& run,
                      const ReferenceRun& reference) {
   Verdict verdict;
   RankTable ranks(plan->mesh());
-  const Evidence evidence{*plan, run, reference, ranks};
+  const Evidence evidence{*plan, run, reference, ranks, plan.checks().warnings};
   for (const CheckResult& result : plan.checks().results) {
     CheckRecorder recorder(result);
     if (result.id == CheckId::PlanAgreement && run.has_numbers()) {
@@ -30,8 +30,10 @@ Verdict compare_runs(const VerifiedPlan& plan, const RunResult& run,
     check_grad_norms(evidence, verdict);
     check_replicas(evidence, verdict);
     check_padding(evidence, verdict);
+    check_ledger(evidence, verdict);
   }
-  check_ledger(evidence, verdict);
+  verdict.findings.insert(verdict.findings.end(), plan.checks().warnings.begin(),
+                          plan.checks().warnings.end());
   return verdict;
 }
 

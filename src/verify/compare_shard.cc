@@ -83,15 +83,34 @@ class RatioTest {
 
 }  // namespace
 
-ExpectedShard shard_of(const ReferenceTensor& tensor, const ErrorBound& bound, std::int64_t first,
-                       std::int64_t elems) {
-  const auto begin = static_cast<std::size_t>(first);
-  const auto count = static_cast<std::size_t>(elems);
-  HPSIM_CHECK(begin + count <= tensor.value.size() && tensor.value.size() == tensor.spread.size(),
-              "elements [{}, {}) of {} values and {} spreads", first, first + elems,
-              tensor.value.size(), tensor.spread.size());
-  return {std::span(tensor.value).subspan(begin, count),
-          std::span(tensor.spread).subspan(begin, count), bound};
+GatheredBoxes::GatheredBoxes(std::span<const double> tensor, const Shape& shape,
+                             const std::vector<Box>& boxes) {
+  HPSIM_CHECK(static_cast<std::int64_t>(tensor.size()) == num_elems(shape),
+              "{} elements for shape {}", tensor.size(), to_string(shape));
+  std::vector<Interval> runs;
+  std::int64_t elems = 0;
+  for (const Box& box : boxes) {
+    each_run(shape, box, [&](std::int64_t first, std::int64_t count) {
+      elems += count;
+      if (!runs.empty() && runs.back().end == first) {
+        runs.back().end += count;
+      } else {
+        runs.push_back({first, first + count});
+      }
+    });
+  }
+  const auto part = [&](const Interval& run) {
+    return tensor.subspan(static_cast<std::size_t>(run.begin),
+                          static_cast<std::size_t>(run.length()));
+  };
+  if (runs.size() == 1) {
+    values_ = part(runs[0]);
+    return;
+  }
+  copy_.reserve(static_cast<std::size_t>(elems));
+  for (const Interval& run : runs)
+    copy_.insert(copy_.end(), part(run).begin(), part(run).end());
+  values_ = copy_;
 }
 
 ShardComparison compare_shard(const TensorView& got, const ExpectedShard& expected) {

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "tensor/shape.h"
 #include "trace/run_result.h"
 #include "verify/error_bound.h"
 
@@ -21,9 +22,17 @@ struct ExpectedShard {
   }
 };
 
-/// Elements [first, first + elems) of `tensor`.
-[[nodiscard]] ExpectedShard shard_of(const ReferenceTensor& tensor, const ErrorBound& bound,
-                                     std::int64_t first, std::int64_t elems);
+/// The boxes of a tensor in storage order: a view where they are one contiguous run, else a copy.
+class GatheredBoxes {
+ public:
+  /// \pre `tensor` has the elements of `shape`; it outlives this
+  GatheredBoxes(std::span<const double> tensor, const Shape& shape, const std::vector<Box>& boxes);
+  [[nodiscard]] std::span<const double> values() const { return values_; }
+
+ private:
+  std::vector<double> copy_;
+  std::span<const double> values_;
+};
 
 /// How a shard compares with what it should hold.
 struct ShardComparison {

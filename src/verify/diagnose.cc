@@ -15,7 +15,7 @@ namespace hpsim {
 namespace {
 
 std::vector<NamedNumber> name_all(const Scenario& scenario, std::int64_t shards,
-                                  std::int64_t replicas) {
+                                  std::int64_t replicas, std::int64_t partials) {
   std::vector<NamedNumber> numbers;
   std::vector<NamedNumber> inverses;
   const auto add = [&](const std::string& name, double value) {
@@ -28,6 +28,11 @@ std::vector<NamedNumber> name_all(const Scenario& scenario, std::int64_t shards,
   add("S", static_cast<double>(shards));
   add("R", static_cast<double>(replicas));
   if (shards != 1 && replicas != 1) add("S*R", static_cast<double>(shards * replicas));
+  add("P", static_cast<double>(partials));
+  if (scenario.roles.tp_dim)
+    add("tp", static_cast<double>(scenario.mesh.size(*scenario.roles.tp_dim)));
+  if (scenario.roles.ep_dim)
+    add("ep", static_cast<double>(scenario.mesh.size(*scenario.roles.ep_dim)));
   add("F", gradient_divisor(scenario));
   add("k", scenario.fully_shard.gradient_scaling_factor);
   numbers.insert(numbers.end(), inverses.begin(), inverses.end());
@@ -130,11 +135,12 @@ std::vector<std::string> explain_group(const Plan& plan, const FailureGroup& gro
 
 std::vector<NamedNumber> named_numbers(const Scenario& scenario,
                                        const PlannedParameter& parameter) {
-  return name_all(scenario, parameter.shard_size(), parameter.dp_size());
+  return name_all(scenario, parameter.shard_size(), parameter.dp_size(),
+                  parameter.partial_group.size);
 }
 
 std::vector<NamedNumber> named_numbers(const Scenario& scenario) {
-  return name_all(scenario, 1, 1);
+  return name_all(scenario, 1, 1, 1);
 }
 
 std::vector<NamedNumber> named_norm_numbers(const Plan& plan) {
@@ -209,7 +215,7 @@ std::vector<Finding> diagnose(const Plan& plan, std::vector<ShardFailure> failur
                     .got = first.got,
                     .explains = explain_group(plan, group)};
     locate(finding, plan.mesh(), first.rank);
-    finding.index = index_at(parameter.shape, first.first_elem + first.comparison.worst_index);
+    finding.index = first.index;
     if (first.ratio) finding.ratio = first.ratio->value;
     const std::string step =
         first.step ? fmt::format("step {}", *first.step) : std::string("before step 0");

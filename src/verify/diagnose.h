@@ -24,6 +24,7 @@ struct NamedNumber {
 ///   W      ranks                      R      replicas of the parameter (dp_size)
 ///   D      data ranks                 S*R    both, if neither is 1
 ///   S      shards of the parameter    F, k   gradient divisor and scaling factor
+///   P      ranks of its partial group    tp, ep    ranks along these mesh dims
 ///
 ///   4 ranks, fsdp, avg    W=4 D=4 S=4 F=4 1/W=1/4 1/D=1/4 1/S=1/4 1/F=1/4
 [[nodiscard]] std::vector<NamedNumber> named_numbers(const Scenario& scenario,
@@ -60,8 +61,8 @@ struct ShardFailure {
   std::optional<std::int64_t> step;  ///< nothing: before step 0
   Rank rank;
   ShardComparison comparison;
-  std::int64_t first_elem = 0;  ///< of the shard in the global tensor
-  double expected = 0;          ///< at the worst element
+  std::vector<std::int64_t> index;  ///< global, of the worst element
+  double expected = 0;              ///< at the worst element
   double got = 0;
   std::optional<ConstantRatio> ratio;
 };

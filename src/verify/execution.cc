@@ -25,8 +25,7 @@ std::string describe_collective(const Plan& plan, std::int64_t plan_step) {
   }
   const Bucket& bucket = plan.buckets.at(static_cast<std::size_t>(step.bucket));
   return fmt::format("{} of unit \"{}\", step {}, {}", name_of(step.collective->op),
-                     plan.scenario.units.at(static_cast<std::size_t>(bucket.unit)).name, step.step,
-                     name_of(step.phase));
+                     plan.unit_name(bucket), step.step, name_of(step.phase));
 }
 
 /// Compares what ranks executed with the plan; the same fault on several ranks is one finding.
@@ -79,7 +78,11 @@ class ExecutionCheck {
   }
   [[nodiscard]] bool has_planned_shape(Rank rank, std::int64_t seq) const {
     const ExecutedCollective& entry = executed(rank, seq);
-    return entry.elems_in == spec(seq).elems_in && entry.elems_out == spec(seq).elems_out;
+    return entry.elems_in == planned_at(rank, spec(seq).elems_in) &&
+           entry.elems_out == planned_at(rank, spec(seq).elems_out);
+  }
+  [[nodiscard]] std::int64_t planned_at(Rank rank, const PerCoordinate& elems) const {
+    return elems.at(plan_.mesh(), plan_.mesh().coordinate_of(rank));
   }
 
   void check_sequence(Rank rank) {
@@ -119,13 +122,15 @@ class ExecutionCheck {
   void wrong_shape(Rank rank, std::int64_t seq) {
     const ExecutedCollective& entry = executed(rank, seq);
     Finding finding{.code = FindingCode::CommShape};
-    const bool is_input = entry.elems_in != spec(seq).elems_in;
-    finding.expected = static_cast<double>(is_input ? spec(seq).elems_in : spec(seq).elems_out);
+    const std::int64_t in = planned_at(rank, spec(seq).elems_in);
+    const std::int64_t out = planned_at(rank, spec(seq).elems_out);
+    const bool is_input = entry.elems_in != in;
+    finding.expected = static_cast<double>(is_input ? in : out);
     finding.got = static_cast<double>(is_input ? entry.elems_in : entry.elems_out);
     add(rank, seq, std::move(finding),
         fmt::format("collective {} ({}): {} elements in and {} out expected, {} and {} got", seq,
-                    describe_collective(plan_, planned(seq)), spec(seq).elems_in,
-                    spec(seq).elems_out, entry.elems_in, entry.elems_out));
+                    describe_collective(plan_, planned(seq)), in, out, entry.elems_in,
+                    entry.elems_out));
   }
 
   /// Whether the rank executed the plan up to and including number `seq`, with its sizes.
@@ -142,10 +147,11 @@ class ExecutionCheck {
       const auto [it, is_first] =
           first_of_group.try_emplace(group[static_cast<std::size_t>(rank)], Rank{rank});
       const std::uint64_t tag = executed(Rank{rank}, seq).tag;
-      const std::uint64_t expected = is_first
-                                         ? collective_tag(plan_, planned(seq), it->first,
-                                                          spec(seq).elems_in, spec(seq).elems_out)
-                                         : executed(it->second, seq).tag;
+      const std::uint64_t expected =
+          is_first ? collective_tag(plan_, planned(seq), it->first,
+                                    planned_at(Rank{rank}, spec(seq).elems_in),
+                                    planned_at(Rank{rank}, spec(seq).elems_out))
+                   : executed(it->second, seq).tag;
       if (tag == expected) continue;
       add(Rank{rank}, seq, {.code = FindingCode::CommGroup},
           fmt::format("collective {} ({}): tag {:#018x} expected {}, {:#018x} got", seq,
@@ -186,43 +192,77 @@ class ExecutionCheck {
   std::map<FaultKey, Fault> faults_;
 };
 
-/// Rows that the placements of a parameter give to each coordinate along the mesh dim that cuts
-/// it, and that dim; -1 and all rows where none does. Read from the placements alone.
-std::pair<int, std::vector<Interval>> implied_rows(const PlannedParameter& parameter,
-                                                   const Mesh& mesh) {
-  const std::int64_t rows = parameter.shape.at(0);
-  for (int dim = 0; dim < mesh.num_dims(); ++dim) {
-    const Placement& placement = parameter.sharded.at(static_cast<std::size_t>(dim));
-    const auto* shard = std::get_if<Shard>(&placement);
-    if ((shard != nullptr && shard->dim == 0) || std::holds_alternative<RaggedShard>(placement)) {
-      return {dim, rows_along(placement, rows, mesh.size(dim))};
-    }
+/// The parts of the global tensor, in elements, that boxes cover.
+std::vector<Interval> flat_parts(const Shape& shape, const std::vector<Box>& boxes) {
+  std::vector<Interval> parts;
+  for (const Box& box : boxes) {
+    each_run(shape, box, [&](std::int64_t first, std::int64_t count) {
+      parts.push_back({first, first + count});
+    });
   }
-  return {-1, {{0, rows}}};
+  return parts;
+}
+
+bool is_inside(const Shape& shape, const Box& box) {
+  for (std::size_t dim = 0; dim < shape.size(); ++dim) {
+    if (box.offset[dim] < 0 || box.shape[dim] < 0 || box.offset[dim] + box.shape[dim] > shape[dim])
+      return false;
+  }
+  return true;
 }
 
 /// Gaps and overlaps of what the ranks of each replica held; of the first faulty replica only.
 void check_tiling(const Evidence& evidence, int p, CheckRecorder& recorder) {
   const PlannedParameter& parameter = evidence.parameter(p);
-  const auto& shard = evidence.shard_index(p);
-  const auto& replica = evidence.ranks.group_along(parameter.sharded_group.dims);
+  const auto& replica = evidence.ranks.group_along(parameter.cut_dims());
   std::map<std::int64_t, std::vector<Interval>> held_by;
   for (std::int64_t rank = 0; rank < evidence.num_ranks(); ++rank) {
-    const auto r = static_cast<std::size_t>(rank);
-    const HeldRows held = evidence.run.held_rows(Rank{rank}, p);
-    auto& shards = held_by[replica[r]];
-    shards.resize(static_cast<std::size_t>(parameter.shard_size()));
-    shards[static_cast<std::size_t>(shard[r])] = {held.begin, held.end};
+    const std::vector<Box> boxes = evidence.run.held_boxes(Rank{rank}, p);
+    auto& parts = held_by[replica[static_cast<std::size_t>(rank)]];
+    const bool all_inside = std::all_of(boxes.begin(), boxes.end(), [&](const Box& box) {
+      return is_inside(parameter.shape, box);
+    });
+    if (!all_inside) continue;  // told as OFFSET_WRONG; what it should hold is a gap
+    for (const Interval part : flat_parts(parameter.shape, boxes))
+      parts.push_back(part);
   }
-  for (const auto& [index, shards] : held_by) {
-    std::vector<Finding> findings = tiling_findings(parameter.shape.at(0), shards, parameter.name);
+  for (const auto& [index, parts] : held_by) {
+    // In rows where all parts are whole rows, as they mostly are.
+    const std::int64_t row = row_elems(parameter.shape);
+    const bool in_rows = std::all_of(parts.begin(), parts.end(), [&](const Interval& part) {
+      return part.begin % row == 0 && part.end % row == 0;
+    });
+    std::vector<Interval> tiles = parts;
+    for (Interval& tile : tiles) {
+      if (in_rows) tile = {tile.begin / row, tile.end / row};
+    }
+    const std::int64_t extent = in_rows ? parameter.shape[0] : num_elems(parameter.shape);
+    std::vector<Finding> findings = tiling_findings(extent, tiles, parameter.name);
     for (Finding& finding : findings) {
-      finding.message =
-          fmt::format("\"{}\", replica {}, as held: {}", parameter.name, index, finding.message);
+      finding.message = fmt::format("\"{}\", replica {}, as held, in {}: {}", parameter.name, index,
+                                    in_rows ? "rows" : "elements", finding.message);
       recorder.add(std::move(finding));
     }
     if (!findings.empty()) return;
   }
+}
+
+/// The first number in which two lists of boxes differ.
+std::pair<double, double> first_difference(const std::vector<Box>& expected,
+                                           const std::vector<Box>& got) {
+  for (std::size_t i = 0; i < std::min(expected.size(), got.size()); ++i) {
+    for (std::size_t dim = 0; dim < expected[i].offset.size(); ++dim) {
+      const auto pick = [&](const Box& box, bool of_offset) {
+        return static_cast<double>(of_offset ? box.offset[dim] : box.offset[dim] + box.shape[dim]);
+      };
+      for (const bool of_offset : {true, false}) {
+        const double a = pick(expected[i], of_offset);
+        const double b = pick(got[i], of_offset);
+        if (a != b) return {a, b};
+      }
+    }
+  }
+  return {static_cast<double>(expected.size()), static_cast<double>(got.size())};
 }
 
 }  // namespace
@@ -234,31 +274,38 @@ void check_plan_agreement(const Evidence& evidence, CheckRecorder recorder, Verd
 
 void check_placements(const Evidence& evidence, CheckRecorder recorder, Verdict& verdict) {
   const Mesh& mesh = evidence.plan.mesh();
+  const Vocabulary vocabulary = evidence.plan.scenario.fully_shard.vocabulary;
   for (int p = 0; p < evidence.num_parameters(); ++p) {
     const PlannedParameter& parameter = evidence.parameter(p);
-    const auto [cut_dim, rows] = implied_rows(parameter, mesh);
-    const auto& coordinate =
-        evidence.ranks.index_along(cut_dim < 0 ? MeshDims{} : MeshDims{cut_dim});
-    for (std::int64_t rank = 0; rank < evidence.num_ranks(); ++rank) {
+    const bool is_disagreed = std::any_of(
+        evidence.plan_warnings.begin(), evidence.plan_warnings.end(), [&](const Finding& warning) {
+          return warning.code == FindingCode::SpecDisagrees && warning.param == parameter.name;
+        });
+    bool all_as_implied = true;
+    for (const Rank rank : evidence.run.layout().recording()) {
       recorder.count(1);
-      const Interval implied =
-          rows.at(static_cast<std::size_t>(coordinate[static_cast<std::size_t>(rank)]));
-      const HeldRows record = evidence.run.held_rows(Rank{rank}, p);
-      const Interval held = {record.begin, record.end};
+      // What a vocabulary cannot express is compared with the cut itself.
+      const Coordinate coordinate = mesh.coordinate_of(rank);
+      const std::vector<Box> implied =
+          is_disagreed ? held_shard(mesh, parameter, coordinate).boxes
+                       : local_boxes({parameter.shape, parameter.sharded}, mesh, coordinate);
+      const std::vector<Box> held = evidence.run.held_boxes(rank, p);
       if (held == implied) continue;
-      const bool is_begin = held.begin != implied.begin;
+      all_as_implied = false;
+      const auto [expected, got] = first_difference(implied, held);
       Finding finding{.code = FindingCode::OffsetWrong,
                       .param = parameter.name,
-                      .expected = static_cast<double>(is_begin ? implied.begin : implied.end),
-                      .got = static_cast<double>(is_begin ? held.begin : held.end)};
-      locate(finding, mesh, Rank{rank});
+                      .expected = expected,
+                      .got = got};
+      locate(finding, mesh, rank);
       finding.message =
-          fmt::format("\"{}\" on {}: placements {} imply rows {}, {} held", parameter.name,
-                      describe_rank(mesh, Rank{rank}), to_string(parameter.sharded),
+          fmt::format("\"{}\" on {}: placements {} imply {}, {} held", parameter.name,
+                      describe_rank(mesh, rank), to_string(parameter.sharded, vocabulary),
                       to_string(implied), to_string(held));
       recorder.add(std::move(finding));
     }
-    check_tiling(evidence, p, recorder);
+    // Boxes that are as implied tile the tensor: verify_plan proved it.
+    if (!all_as_implied && evidence.run.has_numbers()) check_tiling(evidence, p, recorder);
   }
   recorder.finish(verdict);
 }

@@ -14,17 +14,6 @@
 namespace hpsim {
 namespace {
 
-/// Ranks per shard of a parameter, ascending, in the order of shards.
-std::vector<std::vector<Rank>> holders_of(const Evidence& evidence, int p) {
-  std::vector<std::vector<Rank>> holders(
-      static_cast<std::size_t>(evidence.parameter(p).shard_size()));
-  const auto& index = evidence.shard_index(p);
-  for (std::int64_t rank = 0; rank < evidence.num_ranks(); ++rank) {
-    holders[static_cast<std::size_t>(index[static_cast<std::size_t>(rank)])].push_back(Rank{rank});
-  }
-  return holders;
-}
-
 /// Compares the copies of shards; one finding per tensor and time.
 class ReplicaCheck {
  public:
@@ -65,12 +54,11 @@ class ReplicaCheck {
                                  const std::function<TensorView(Rank)>& view_of) const {
     const PlannedParameter& parameter = evidence_.parameter(p);
     const Mesh& mesh = evidence_.plan.mesh();
-    const auto shard = evidence_.shard_index(p)[static_cast<std::size_t>(rank.value)];
+    const std::int64_t part = evidence_.part_index(p)[static_cast<std::size_t>(rank.value)];
     Finding finding{.code = FindingCode::ReplicaDiverged, .param = parameter.name, .step = step};
     finding.expected = view_of(group.front()).at(position);
     finding.got = view_of(rank).at(position);
-    finding.index = index_at(
-        parameter.shape, parameter.rows_of(shard).begin * row_elems(parameter.shape) + position);
+    finding.index = index_in(evidence_.held(p, part).boxes, position);
     locate(finding, mesh, rank);
     std::vector<std::int64_t> ranks;
     for (const Rank member : group)
@@ -92,35 +80,48 @@ class ReplicaCheck {
 
 bool has_copies(const Evidence& evidence) {
   for (int p = 0; p < evidence.num_parameters(); ++p) {
-    if (evidence.parameter(p).shard_size() < evidence.num_ranks()) return true;
+    if (evidence.num_parts(p) < evidence.num_ranks()) return true;
   }
   return false;
 }
 
-bool has_padding(const PlannedParameter& parameter) {
-  return parameter.padded_elems() * parameter.shard_size() != num_elems(parameter.shape);
+/// Slots hold more elements than the parameter has.
+bool has_padding(const Evidence& evidence, int p) {
+  const PlannedParameter& parameter = evidence.parameter(p);
+  const Mesh& mesh = evidence.plan.mesh();
+  std::int64_t slots = 0;
+  Coordinate coordinate(static_cast<std::size_t>(mesh.num_dims()), 0);
+  do {
+    slots += parameter.padded_elems.at(mesh, coordinate);
+  } while (advance(mesh, parameter.cut_dims(), coordinate));
+  return slots != num_elems(parameter.shape);
 }
 
-bool has_padding(const Plan& plan) {
-  for (const PlannedParameter& parameter : plan.parameters) {
-    if (has_padding(parameter)) return true;
+bool has_padding(const Evidence& evidence) {
+  for (int p = 0; p < evidence.num_parameters(); ++p) {
+    if (has_padding(evidence, p)) return true;
   }
   return false;
 }
 
-/// Plans of memory, one per set of shards that ranks may hold.
+/// Plans of memory, one per set of sizes that ranks may hold.
 class PlannedMemories {
  public:
   explicit PlannedMemories(const Evidence& evidence) : evidence_(evidence) {}
 
   const PlannedMemory& of(Rank rank) {
-    std::vector<std::int64_t> shards;
+    const Mesh& mesh = evidence_.plan.mesh();
+    const Coordinate coordinate = mesh.coordinate_of(rank);
+    std::vector<std::int64_t> sizes;
     for (int p = 0; p < evidence_.num_parameters(); ++p) {
-      shards.push_back(evidence_.run.layout().shard_elems(rank, p));
+      const HeldShard held = held_shard(mesh, evidence_.parameter(p), coordinate);
+      sizes.push_back(held.elems);
+      sizes.push_back(num_elems(held.whole.shape));
+      sizes.push_back(evidence_.parameter(p).padded_elems.at(mesh, coordinate));
     }
-    const auto [it, is_new] = memories_.try_emplace(std::move(shards));
+    const auto [it, is_new] = memories_.try_emplace(std::move(sizes));
     if (is_new) {
-      it->second = planned_memory(evidence_.plan, evidence_.plan.mesh().coordinate_of(rank));
+      it->second = planned_memory(evidence_.plan, coordinate);
     }
     return it->second;
   }
@@ -196,25 +197,26 @@ void find_nonzero_padding(const Evidence& evidence, Rank rank, CheckRecorder& re
   recorder.add(std::move(finding));
 }
 
-/// A padded parameter of which a rank held more rows than its true shard.
+/// A padded parameter of which a rank held more than its true shard.
 void find_exposed_padding(const Evidence& evidence, int p, CheckRecorder& recorder) {
   const PlannedParameter& parameter = evidence.parameter(p);
-  if (!has_padding(parameter)) return;
+  if (!has_padding(evidence, p)) return;
   for (std::int64_t rank = 0; rank < evidence.num_ranks(); ++rank) {
-    const std::int64_t shard = evidence.shard_index(p)[static_cast<std::size_t>(rank)];
-    const HeldRows held = evidence.run.held_rows(Rank{rank}, p);
-    const std::int64_t rows = parameter.rows_of(shard).length();
-    if (held.end - held.begin <= rows) continue;
+    const std::int64_t part = evidence.part_index(p)[static_cast<std::size_t>(rank)];
+    const std::int64_t wanted = evidence.held(p, part).elems;
+    std::int64_t held = 0;
+    for (const Box& box : evidence.run.held_boxes(Rank{rank}, p))
+      held += num_elems(box.shape);
+    if (held <= wanted) continue;
     Finding finding{.code = FindingCode::PaddingExposed,
                     .param = parameter.name,
-                    .expected = static_cast<double>(rows),
-                    .got = static_cast<double>(held.end - held.begin)};
+                    .expected = static_cast<double>(wanted),
+                    .got = static_cast<double>(held)};
     locate(finding, evidence.plan.mesh(), Rank{rank});
     finding.message = fmt::format(
-        "\"{}\" on {}: {} rows of the true shard expected, {} held: "
+        "\"{}\" on {}: {} elements of the true shard expected, {} held: "
         "padding shows outside communication",
-        parameter.name, describe_rank(evidence.plan.mesh(), Rank{rank}), rows,
-        held.end - held.begin);
+        parameter.name, describe_rank(evidence.plan.mesh(), Rank{rank}), wanted, held);
     recorder.add(std::move(finding));
   }
 }
@@ -249,7 +251,7 @@ void check_replicas(const Evidence& evidence, Verdict& verdict) {
 
 void check_padding(const Evidence& evidence, Verdict& verdict) {
   CheckRecorder recorder(CheckId::Padding);
-  const bool is_padded = has_padding(evidence.plan);
+  const bool is_padded = has_padding(evidence);
   PlannedMemories planned(evidence);
   CountCheck counts(evidence, FindingCode::PaddingExposed);
   for (std::int64_t rank = 0; rank < evidence.num_ranks(); ++rank) {

@@ -38,9 +38,16 @@ class TensorParity {
     if (!bound_.exact) judge_bounds(subject, step, expected);
     for (int p = 0; p < evidence_.num_parameters(); ++p) {
       const ReferenceTensor& tensor = expected[static_cast<std::size_t>(p)];
-      each_shard(p, [&](Rank rank, std::int64_t first, std::int64_t elems) {
-        compare_one(subject, p, step, rank, first, got(rank, p),
-                    shard_of(tensor, bound_, first, elems));
+      const Shape& shape = evidence_.parameter(p).shape;
+      HPSIM_CHECK(tensor.value.size() == tensor.spread.size(), "{} values and {} spreads",
+                  tensor.value.size(), tensor.spread.size());
+      each_part(p, [&](const std::vector<Rank>& holders, const std::vector<Box>& boxes) {
+        const GatheredBoxes value(tensor.value, shape, boxes);
+        const GatheredBoxes spread(tensor.spread, shape, boxes);
+        for (const Rank rank : holders) {
+          compare_one(subject, p, step, rank, boxes, got(rank, p),
+                      {value.values(), spread.values(), bound_});
+        }
       });
     }
   }
@@ -55,11 +62,12 @@ class TensorParity {
       HPSIM_CHECK(
           static_cast<std::int64_t>(tensor.size()) == num_elems(evidence_.parameter(p).shape),
           "{} initial values of \"{}\"", tensor.size(), evidence_.parameter(p).name);
-      each_shard(p, [&](Rank rank, std::int64_t first, std::int64_t elems) {
-        const auto values = std::span(tensor).subspan(static_cast<std::size_t>(first),
-                                                      static_cast<std::size_t>(elems));
-        compare_one("parameter", p, std::nullopt, rank, first, got(rank, p),
-                    {values, {}, ErrorBound{.exact = true}});
+      each_part(p, [&](const std::vector<Rank>& holders, const std::vector<Box>& boxes) {
+        const GatheredBoxes value(tensor, evidence_.parameter(p).shape, boxes);
+        for (const Rank rank : holders) {
+          compare_one("parameter", p, std::nullopt, rank, boxes, got(rank, p),
+                      {value.values(), {}, ErrorBound{.exact = true}});
+        }
       });
     }
   }
@@ -75,19 +83,17 @@ class TensorParity {
   }
 
  private:
+  /// Calls f(ranks that hold it, its boxes) for every part of the parameter.
   template <class F>
-  void each_shard(int p, F&& f) const {
-    const PlannedParameter& parameter = evidence_.parameter(p);
-    const auto& index = evidence_.shard_index(p);
-    for (std::int64_t rank = 0; rank < evidence_.num_ranks(); ++rank) {
-      const std::int64_t shard = index[static_cast<std::size_t>(rank)];
-      f(Rank{rank}, parameter.rows_of(shard).begin * row_elems(parameter.shape),
-        parameter.shard_elems(shard));
-    }
+  void each_part(int p, F&& f) const {
+    const auto holders = holders_of(evidence_, p);
+    for (std::size_t part = 0; part < holders.size(); ++part)
+      f(holders[part], evidence_.held(p, static_cast<std::int64_t>(part)).boxes);
   }
 
   void compare_one(const std::string& subject, int p, std::optional<std::int64_t> step, Rank rank,
-                   std::int64_t first, const TensorView& got, const ExpectedShard& expected) {
+                   const std::vector<Box>& boxes, const TensorView& got,
+                   const ExpectedShard& expected) {
     const ShardComparison comparison = compare_shard(got, expected);
     const PlannedParameter& parameter = evidence_.parameter(p);
     recorder_.count(comparison.compared);
@@ -104,7 +110,7 @@ class TensorParity {
          .step = step,
          .rank = rank,
          .comparison = comparison,
-         .first_elem = first,
+         .index = index_in(boxes, comparison.worst_index),
          .expected = expected.value[static_cast<std::size_t>(comparison.worst_index)],
          .got = got.at(comparison.worst_index),
          .ratio = constant_ratio(got, expected, candidates)});
@@ -183,32 +189,42 @@ const ReferenceStep& reference_step(const Evidence& evidence, std::int64_t step)
   return evidence.reference.steps[static_cast<std::size_t>(step)];
 }
 
-/// Local loss per data rank; ranks that saw the same data must agree.
-std::vector<double> data_rank_losses(const Evidence& evidence, std::int64_t step,
-                                     CheckRecorder& recorder) {
+/// Sum over ranks of one term of the loss: every part of it, of every data rank, once. Ranks that
+/// differ along other mesh dims computed the same and must agree.
+double sum_of_parts(const Evidence& evidence, std::int64_t step, std::size_t term,
+                    CheckRecorder& recorder) {
   const Mesh& mesh = evidence.plan.mesh();
-  const auto& data_rank = evidence.ranks.index_along(evidence.plan.scenario.data.data_dims);
-  std::vector<double> losses(static_cast<std::size_t>(evidence.plan.scenario.num_data_ranks()));
-  std::vector<std::int64_t> first_rank(losses.size(), -1);
+  const Scenario& scenario = evidence.plan.scenario;
+  MeshDims dims = scenario.data.data_dims;
+  if (scenario.model.is_elementwise()) {
+    dims = union_of(dims, cutting_dims(evidence.parameter(static_cast<int>(term)).unsharded));
+  }
+  const auto& part_of = evidence.ranks.index_along(dims);
+  const auto num_parts = static_cast<std::size_t>(mesh.size(dims));
+  std::vector<double> parts(num_parts);
+  std::vector<std::int64_t> first_rank(num_parts, -1);
   for (std::int64_t rank = 0; rank < evidence.num_ranks(); ++rank) {
-    const auto d = static_cast<std::size_t>(data_rank[static_cast<std::size_t>(rank)]);
-    const double loss = evidence.run.step_record(Rank{rank}, step).local_loss;
-    if (first_rank[d] < 0) {
-      first_rank[d] = rank;
-      losses[d] = loss;
+    const auto part = static_cast<std::size_t>(part_of[static_cast<std::size_t>(rank)]);
+    const double loss = evidence.run.losses(Rank{rank}, step)[term];
+    if (first_rank[part] < 0) {
+      first_rank[part] = rank;
+      parts[part] = loss;
       continue;
     }
     recorder.count(1);
-    if (std::memcmp(&loss, &losses[d], sizeof loss) == 0) continue;
+    if (std::memcmp(&loss, &parts[part], sizeof loss) == 0) continue;
     Finding finding{
-        .code = FindingCode::LossValue, .step = step, .expected = losses[d], .got = loss};
+        .code = FindingCode::LossValue, .step = step, .expected = parts[part], .got = loss};
+    if (scenario.model.is_elementwise()) {
+      finding.param = evidence.parameter(static_cast<int>(term)).name;
+    }
     locate(finding, mesh, Rank{rank});
     finding.message = fmt::format(
         "local loss of step {}: {} got on {}, {} expected as on rank {}, which sees the same data",
-        step, loss, describe_rank(mesh, Rank{rank}), losses[d], first_rank[d]);
+        step, loss, describe_rank(mesh, Rank{rank}), parts[part], first_rank[part]);
     recorder.add(std::move(finding));
   }
-  return losses;
+  return std::accumulate(parts.begin(), parts.end(), 0.0);
 }
 
 /// In exact mode: the first operation that rounded, and on how many ranks and steps one did.
@@ -246,8 +262,9 @@ void check_losses(const Evidence& evidence, Verdict& verdict) {
   const ErrorBound bound = bound_of(evidence.reference);
   const std::vector<NamedNumber> numbers = named_numbers(scenario);
   for (std::int64_t step = 0; step < evidence.num_steps(); ++step) {
-    const std::vector<double> local = data_rank_losses(evidence, step, recorder);
-    double loss = std::accumulate(local.begin(), local.end(), 0.0);
+    double loss = 0;
+    for (std::int64_t term = 0; term < evidence.run.layout().num_loss_terms(); ++term)
+      loss += sum_of_parts(evidence, step, static_cast<std::size_t>(term), recorder);
     if (scenario.training.loss_normalization == LossNormalization::LocalMean) {
       loss /= mean_divisor(scenario, scenario.num_data_ranks());
     }
@@ -307,8 +324,8 @@ void check_grad_norms(const Evidence& evidence, Verdict& verdict) {
   const std::vector<NamedNumber> numbers = named_norm_numbers(evidence.plan);
   std::int64_t num_gradients = 0;
   for (int p = 0; p < evidence.num_parameters(); ++p) {
-    num_gradients += num_elems(evidence.parameter(p).shape) * evidence.num_ranks() /
-                     evidence.parameter(p).shard_size();
+    num_gradients +=
+        num_elems(evidence.parameter(p).shape) * (evidence.num_ranks() / evidence.num_parts(p));
   }
   const double rounding = 2 * std::ldexp(static_cast<double>(num_gradients + 4), -53);
   for (std::int64_t step = 0; step < evidence.num_steps(); ++step) {

@@ -60,7 +60,7 @@ std::optional<ReferenceRun> reference_of(const VerifiedPlan& plan, const RunResu
 /// shards that were tried are empty.
 std::int64_t spoil_one_gradient(Dice& dice, RunResult& run, int p) {
   const ResultLayout& layout = run.layout();
-  const Rank rank{dice.below(layout.num_ranks())};
+  const Rank rank{dice.below(static_cast<std::int64_t>(layout.recording().size()))};
   const std::int64_t elems = layout.shard_elems(rank, p);
   if (elems == 0) return -1;
   const std::int64_t step = dice.below(layout.num_steps());
@@ -90,11 +90,11 @@ bool scale(T* data, std::int64_t elems, double factor) {
 bool scale_all_gradients(RunResult& run, int num_parameters, double factor) {
   const ResultLayout& layout = run.layout();
   bool is_changed = false;
-  for (std::int64_t rank = 0; rank < layout.num_ranks(); ++rank) {
+  for (const Rank rank : layout.recording()) {
     for (std::int64_t step = 0; step < layout.num_steps(); ++step) {
       for (int p = 0; p < num_parameters; ++p) {
-        std::byte* data = run.bytes(layout.gradient(Rank{rank}, step, p));
-        const std::int64_t elems = layout.shard_elems(Rank{rank}, p);
+        std::byte* data = run.bytes(layout.gradient(rank, step, p));
+        const std::int64_t elems = layout.shard_elems(rank, p);
         const bool is_wide = layout.dtype() == DType::Float64;
         is_changed = (is_wide ? scale(reinterpret_cast<double*>(data), elems, factor)
                               : scale(reinterpret_cast<float*>(data), elems, factor)) ||

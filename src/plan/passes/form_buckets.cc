@@ -21,8 +21,31 @@ Bucket empty_bucket(const Scenario& scenario, const PlannedParameter& parameter,
   bucket.unsharded_group = parameter.unsharded_group;
   bucket.scatter_dims = dims_to_reduce(scenario, parameter.sharded_group.dims);
   bucket.all_reduce_dims = dims_to_reduce(scenario, parameter.unsharded_group.dims);
-  bucket.partial_dims = dims_to_reduce(scenario, parameter.partial_group.dims);
+  bucket.is_ignored = scenario.units[static_cast<std::size_t>(unit)].is_ignored;
   return bucket;
+}
+
+/// Orders the members of a bucket by their partial dims, lays their slots end to end, and finds the
+/// ranges that are reduced over them.
+void lay_out_bucket(Plan& plan, Bucket& bucket) {
+  const auto partial_dims = [&](int p) {
+    return dims_to_reduce(plan.scenario, plan.parameter(p).partial_group.dims);
+  };
+  std::stable_sort(bucket.parameters.begin(), bucket.parameters.end(),
+                   [&](int a, int b) { return partial_dims(a) < partial_dims(b); });
+  for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
+    PlannedParameter& parameter =
+        plan.parameters.at(static_cast<std::size_t>(bucket.parameters[i]));
+    parameter.offset_elems = bucket.row_elems;
+    bucket.row_elems = bucket.row_elems.plus(plan.mesh(), parameter.padded_elems);
+    const MeshDims dims = partial_dims(bucket.parameters[i]);
+    if (dims.empty()) continue;
+    const auto position = static_cast<std::int64_t>(i);
+    if (bucket.partials.empty() || bucket.partials.back().dims != dims) {
+      bucket.partials.push_back({dims, {position, position}});
+    }
+    bucket.partials.back().members.end = position + 1;
+  }
 }
 
 }  // namespace
@@ -30,23 +53,27 @@ Bucket empty_bucket(const Scenario& scenario, const PlannedParameter& parameter,
 Plan form_buckets(Plan plan) {
   for (int unit = 0; unit < static_cast<int>(plan.scenario.units.size()); ++unit) {
     const std::size_t first_of_unit = plan.buckets.size();
-    for (const int p : plan.scenario.units[static_cast<std::size_t>(unit)].parameters) {
+    const UnitSpec& spec = plan.scenario.units[static_cast<std::size_t>(unit)];
+    for (const int p : spec.parameters) {
       PlannedParameter& parameter = plan.parameters.at(static_cast<std::size_t>(p));
-      auto it = std::find_if(plan.buckets.begin() + static_cast<std::ptrdiff_t>(first_of_unit),
-                             plan.buckets.end(), [&](const Bucket& bucket) {
-                               return bucket.sharded_group == parameter.sharded_group &&
-                                      bucket.unsharded_group == parameter.unsharded_group;
-                             });
+      auto it = plan.buckets.end();  // ignored parameters are reduced one by one
+      if (!spec.is_ignored) {
+        it = std::find_if(plan.buckets.begin() + static_cast<std::ptrdiff_t>(first_of_unit), it,
+                          [&](const Bucket& bucket) {
+                            return bucket.sharded_group == parameter.sharded_group &&
+                                   bucket.unsharded_group == parameter.unsharded_group;
+                          });
+      }
       if (it == plan.buckets.end()) {
         plan.buckets.push_back(empty_bucket(plan.scenario, parameter, unit));
         it = plan.buckets.end() - 1;
       }
       parameter.bucket = static_cast<int>(it - plan.buckets.begin());
-      parameter.offset_elems = it->row_elems;
       it->parameters.push_back(p);
-      it->row_elems += parameter.padded_elems();
     }
   }
+  for (Bucket& bucket : plan.buckets)
+    lay_out_bucket(plan, bucket);
   return plan;
 }
 

@@ -12,25 +12,31 @@ constexpr std::string_view kAllReduceRule =
     "dp_size > 1: all-reduce over the unsharded group (multi-dim RFC 2.2.2)";
 constexpr std::string_view kPartialRule =
     "the gradient is Partial along these dims: one all-reduce after the last unit";
+constexpr std::string_view kIgnoredRule =
+    "fully_shard ignores it: the user reduces over the dims on which its gradient is Partial, and "
+    "divides by F";
 constexpr std::string_view kScaleRule =
     "no reduction carries the factor k/F: it is applied once, locally (multi-dim RFC 2.2.2)";
 constexpr std::string_view kStoreRule = "true sizes are stored, padding is not (ragged RFC 6.4)";
 
-/// Layout of a bucket's gradients with these dims Partial and, once reduced, the cut in place.
-std::string gradient_layout(const Plan& plan, const Bucket& bucket, const MeshDims& partial_dims,
-                            bool is_cut) {
-  const PlannedParameter& parameter =
-      plan.parameters[static_cast<std::size_t>(bucket.parameters.at(0))];
+/// Layout of a parameter's gradient with these dims Partial and, once reduced, the cut in place.
+std::string gradient_layout(const Plan& plan, int p, const MeshDims& partial_dims, bool is_cut) {
+  const PlannedParameter& parameter = plan.parameter(p);
   std::vector<Placement> placements = is_cut ? parameter.sharded : parameter.unsharded;
   for (const int dim : partial_dims)
     placements[static_cast<std::size_t>(dim)] = Partial{};
-  return to_string(placements);
+  return to_string(placements, plan.scenario.fully_shard.vocabulary);
 }
 
-MeshDims join(MeshDims a, const MeshDims& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  std::sort(a.begin(), a.end());
-  return a;
+/// The same of a bucket, told by the last of its parameters: the one that is Partial if any is.
+std::string gradient_layout(const Plan& plan, const Bucket& bucket, const MeshDims& partial_dims,
+                            bool is_cut) {
+  return gradient_layout(plan, bucket.parameters.back(), partial_dims, is_cut);
+}
+
+/// Dims over which the last parameter of the bucket is reduced after the last unit.
+MeshDims all_partial_dims(const Bucket& bucket) {
+  return bucket.partials.empty() ? MeshDims{} : bucket.partials.back().dims;
 }
 
 /// The steps that turn a bucket's gradients into gradients of its shards.
@@ -39,7 +45,7 @@ class Reducer {
   Reducer(const Plan& plan, std::int64_t step) : plan_(plan), step_(step) {}
 
   void reduce(int b) {
-    const Bucket& bucket = bucket_at(b);
+    const Bucket& bucket = plan_.bucket(b);
     const double factor = plan_.scenario.fully_shard.gradient_scaling_factor;
     const double divisor = gradient_divisor(plan_.scenario);
     const bool scatters = !bucket.scatter_dims.empty();
@@ -50,8 +56,8 @@ class Reducer {
                              bucket.gathered_elems(), bucket.row_elems);
       step.collective->prescale = factor;
       if (!all_reduces) step.collective->scale = 1 / divisor;
-      const MeshDims rest = join(bucket.all_reduce_dims, bucket.partial_dims);
-      step.why.before = gradient_layout(plan_, bucket, join(rest, bucket.scatter_dims), false);
+      const MeshDims rest = union_of(bucket.all_reduce_dims, all_partial_dims(bucket));
+      step.why.before = gradient_layout(plan_, bucket, union_of(rest, bucket.scatter_dims), false);
       step.why.after = gradient_layout(plan_, bucket, rest, true);
     }
     if (all_reduces) {
@@ -60,35 +66,56 @@ class Reducer {
           spec(CollectiveOp::AllReduce, bucket.all_reduce_dims, bucket.row_elems, bucket.row_elems);
       if (!scatters) step.collective->prescale = factor;
       step.collective->scale = 1 / divisor;
-      const MeshDims before = join(bucket.all_reduce_dims, bucket.partial_dims);
-      step.why.before = gradient_layout(plan_, bucket, before, true);
-      step.why.after = gradient_layout(plan_, bucket, bucket.partial_dims, true);
+      const MeshDims partial = all_partial_dims(bucket);
+      step.why.before =
+          gradient_layout(plan_, bucket, union_of(bucket.all_reduce_dims, partial), true);
+      step.why.after = gradient_layout(plan_, bucket, partial, true);
     }
     if (!scatters && !all_reduces) {
       emit(StepKind::ScaleGradient, b, kScaleRule).local_scale = factor / divisor;
     }
-    if (bucket.partial_dims.empty()) emit(StepKind::StoreGradient, b, kStoreRule);
+    if (bucket.partials.empty()) emit(StepKind::StoreGradient, b, kStoreRule);
   }
 
   void reduce_partial(int b) {
-    const Bucket& bucket = bucket_at(b);
-    if (bucket.partial_dims.empty()) return;
-    Step& step = emit(StepKind::AllReduce, b, kPartialRule);
-    step.collective =
-        spec(CollectiveOp::AllReduce, bucket.partial_dims, bucket.row_elems, bucket.row_elems);
-    step.why.before = gradient_layout(plan_, bucket, bucket.partial_dims, true);
-    step.why.after = gradient_layout(plan_, bucket, {}, true);
+    const Bucket& bucket = plan_.bucket(b);
+    if (bucket.partials.empty()) return;
+    for (int range = 0; range < static_cast<int>(bucket.partials.size()); ++range)
+      reduce_range(b, range, kPartialRule);
+    emit(StepKind::StoreGradient, b, kStoreRule);
+  }
+
+  /// What the user does with a parameter that fully_shard ignores.
+  void reduce_ignored(int b) {
+    const Bucket& bucket = plan_.bucket(b);
+    const double divisor = gradient_divisor(plan_.scenario);
+    phase_ = Phase::Optimizer;
+    if (bucket.partials.empty()) {
+      emit(StepKind::ScaleGradient, b, kIgnoredRule).local_scale = 1 / divisor;
+    } else {
+      reduce_range(b, 0, kIgnoredRule).collective->scale = 1 / divisor;
+    }
     emit(StepKind::StoreGradient, b, kStoreRule);
   }
 
   [[nodiscard]] std::vector<Step> take() { return std::exchange(steps_, {}); }
 
  private:
-  [[nodiscard]] const Bucket& bucket_at(int b) const {
-    return plan_.buckets[static_cast<std::size_t>(b)];
+  Step& reduce_range(int b, int range, std::string_view rule) {
+    const Bucket& bucket = plan_.bucket(b);
+    const PartialRange& partial = bucket.partials[static_cast<std::size_t>(range)];
+    const PerCoordinate elems = partial_elems(plan_, bucket, partial);
+    Step& step = emit(StepKind::AllReduce, b, rule);
+    step.partial = range;
+    step.collective = spec(CollectiveOp::AllReduce, partial.dims, elems, elems);
+    const int first = bucket.parameters[static_cast<std::size_t>(partial.members.begin)];
+    step.why.before = gradient_layout(plan_, first, partial.dims, true);
+    step.why.after = gradient_layout(plan_, first, {}, true);
+    return step;
   }
-  [[nodiscard]] CollectiveSpec spec(CollectiveOp op, const MeshDims& dims, std::int64_t elems_in,
-                                    std::int64_t elems_out) const {
+  [[nodiscard]] CollectiveSpec spec(CollectiveOp op, const MeshDims& dims,
+                                    const PerCoordinate& elems_in,
+                                    const PerCoordinate& elems_out) const {
     return {.op = op,
             .dims = dims,
             .group_size = plan_.mesh().size(dims),
@@ -99,7 +126,7 @@ class Reducer {
   Step& emit(StepKind kind, int bucket, std::string_view rule) {
     Step step;
     step.kind = kind;
-    step.phase = Phase::Backward;
+    step.phase = phase_;
     step.step = step_;
     step.bucket = bucket;
     step.why.rule = rule;
@@ -109,6 +136,7 @@ class Reducer {
 
   const Plan& plan_;
   std::int64_t step_;
+  Phase phase_ = Phase::Backward;
   std::vector<Step> steps_;
 };
 
@@ -130,10 +158,10 @@ Plan insert_reductions(Plan plan) {
   const auto num_modules =
       std::max(plan.scenario.model.modules.size(), plan.scenario.model.elementwise.size());
   std::vector<int> unit_of_module(num_modules, -1);
-  for (const PlannedParameter& parameter : plan.parameters) {
-    const auto p = static_cast<std::size_t>(&parameter - plan.parameters.data());
-    unit_of_module[static_cast<std::size_t>(plan.scenario.parameters[p].module)] =
-        plan.buckets[static_cast<std::size_t>(parameter.bucket)].unit;
+  for (std::size_t p = 0; p < plan.parameters.size(); ++p) {
+    const Bucket& bucket = plan.bucket(plan.parameters[p].bucket);
+    if (bucket.is_ignored) continue;
+    unit_of_module[static_cast<std::size_t>(plan.scenario.parameters[p].module)] = bucket.unit;
   }
   const auto is_root = [&](int unit) {
     return plan.scenario.units[static_cast<std::size_t>(unit)].is_root;
@@ -165,8 +193,12 @@ Plan insert_reductions(Plan plan) {
       for (int unit = 0; unit < static_cast<int>(plan.scenario.units.size()); ++unit) {
         if (is_root(unit)) reduce_unit(unit, reducer);
       }
-      for (int b = static_cast<int>(plan.buckets.size()); b-- > 0;)
-        reducer.reduce_partial(b);
+      for (int b = static_cast<int>(plan.buckets.size()); b-- > 0;) {
+        if (!plan.bucket(b).is_ignored) reducer.reduce_partial(b);
+      }
+      for (int b = 0; b < static_cast<int>(plan.buckets.size()); ++b) {
+        if (plan.bucket(b).is_ignored) reducer.reduce_ignored(b);
+      }
       append(with_reductions, reducer.take());
     }
     with_reductions.push_back(step);

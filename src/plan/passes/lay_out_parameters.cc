@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "plan/passes/passes.h"
+#include "plan/rank_layout.h"
 
 namespace hpsim {
 namespace {
@@ -10,19 +11,48 @@ GroupInfo group_along(const Mesh& mesh, MeshDims dims) {
   return {std::move(dims), size};
 }
 
-/// Mesh dims of the fully_shard domain: those with a data-parallel role; where there is none, every
-/// dim (the compatibility path of a mesh without data-parallel dims).
-MeshDims fully_shard_domain(const Scenario& scenario) {
+/// Mesh dims with a data-parallel role: the fully_shard domain.
+MeshDims data_parallel_dims(const Roles& roles) {
   MeshDims domain;
-  for (int dim = 0; dim < scenario.mesh.num_dims(); ++dim) {
-    if (scenario.roles.fsdp_shard_dim == dim || scenario.roles.dp_replicate_dim == dim) {
-      domain.push_back(dim);
-    }
+  for (const std::optional<int>& dim :
+       {roles.fsdp_shard_dim, roles.dp_replicate_dim, roles.shard_replicate_dim}) {
+    if (dim) domain = union_of(domain, {*dim});
   }
-  if (!domain.empty()) return domain;
-  for (int dim = 0; dim < scenario.mesh.num_dims(); ++dim)
-    domain.push_back(dim);
   return domain;
+}
+
+MeshDims without(const MeshDims& dims, const MeshDims& removed) {
+  MeshDims rest;
+  for (const int dim : dims) {
+    if (!contains(removed, dim)) rest.push_back(dim);
+  }
+  return rest;
+}
+
+MeshDims all_dims(const Mesh& mesh) {
+  MeshDims dims;
+  for (int dim = 0; dim < mesh.num_dims(); ++dim)
+    dims.push_back(dim);
+  return dims;
+}
+
+/// Elements of a slot, wherever TP leaves a rank.
+PerCoordinate slot_elems(const Plan& plan, const PlannedParameter& parameter) {
+  const Mesh& mesh = plan.mesh();
+  const auto elems_at = [&](const Coordinate& coordinate) {
+    return num_elems(padded_shape_at(mesh, parameter, coordinate));
+  };
+  // The ceil rule leaves the longest piece at the first coordinate, the shortest at the last.
+  const TensorLayout layout{parameter.shape, parameter.unsharded};
+  const MeshDims dims = cutting_dims(parameter.unsharded);
+  Coordinate first(static_cast<std::size_t>(mesh.num_dims()), 0);
+  Coordinate last = first;
+  for (const int dim : dims)
+    last[static_cast<std::size_t>(dim)] = mesh.size(dim) - 1;
+  if (local_box(layout, mesh, first).shape == local_box(layout, mesh, last).shape) {
+    return elems_at(first);
+  }
+  return PerCoordinate::tabulate(mesh, dims, elems_at);
 }
 
 }  // namespace
@@ -30,37 +60,33 @@ MeshDims fully_shard_domain(const Scenario& scenario) {
 Plan lay_out_parameters(Plan plan) {
   const Scenario& scenario = plan.scenario;
   const Mesh& mesh = scenario.mesh;
-  const MeshDims domain = fully_shard_domain(scenario);
-  const auto& replicated = scenario.fully_shard.replicate_params;
+  const MeshDims data_parallel = data_parallel_dims(scenario.roles);
   for (int p = 0; p < static_cast<int>(scenario.parameters.size()); ++p) {
     const ParameterSpec& spec = scenario.parameters[static_cast<std::size_t>(p)];
     PlannedParameter parameter;
     parameter.name = spec.name;
     parameter.shape = spec.shape;
-    parameter.unsharded.assign(static_cast<std::size_t>(mesh.num_dims()), Replicate{});
+    parameter.unsharded = placements_of(scenario, p);
     parameter.sharded = parameter.unsharded;
+    const MeshDims placed = cutting_dims(parameter.unsharded);
 
-    const bool is_cut = scenario.fully_shard.shards_parameters &&
-                        std::find(replicated.begin(), replicated.end(), p) == replicated.end();
-    MeshDims cut_dims;
-    if (is_cut) {
-      cut_dims = {*scenario.roles.fsdp_shard_dim};
-      parameter.sharded[static_cast<std::size_t>(cut_dims[0])] =
-          fsdp_placement(spec.shape.at(0), mesh.size(cut_dims[0]));
+    MeshDims shard_dims;
+    if (is_sharded(scenario, p)) {
+      const int dim = *scenario.roles.fsdp_shard_dim;
+      shard_dims = {dim};
+      parameter.cut = shard_cut_of(scenario, p, mesh.size(dim));
+      parameter.sharded[static_cast<std::size_t>(dim)] = fully_shard_placement(
+          parameter.cut, {spec.shape, parameter.unsharded}, mesh, scenario.fully_shard.vocabulary);
     }
-    MeshDims copy_dims;
-    MeshDims partial_dims;
-    for (int dim = 0; dim < mesh.num_dims(); ++dim) {
-      if (contains(cut_dims, dim)) continue;
-      if (contains(domain, dim)) {
-        copy_dims.push_back(dim);
-      } else if (contains(scenario.data.data_dims, dim)) {
-        partial_dims.push_back(dim);
-      }
-    }
-    parameter.sharded_group = group_along(mesh, std::move(cut_dims));
-    parameter.unsharded_group = group_along(mesh, std::move(copy_dims));
-    parameter.partial_group = group_along(mesh, std::move(partial_dims));
+    // Without data-parallel dims, copies lie along every dim that does not cut the parameter.
+    MeshDims domain = data_parallel.empty() ? all_dims(mesh) : data_parallel;
+    if (is_ignored(scenario, p)) domain.clear();
+    const MeshDims copies = without(without(domain, placed), shard_dims);
+    const MeshDims others = without(without(scenario.data.data_dims, placed), domain);
+    parameter.sharded_group = group_along(mesh, std::move(shard_dims));
+    parameter.unsharded_group = group_along(mesh, copies);
+    parameter.partial_group = group_along(mesh, others);
+    parameter.padded_elems = slot_elems(plan, parameter);
     plan.parameters.push_back(std::move(parameter));
   }
   return plan;

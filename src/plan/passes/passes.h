@@ -16,12 +16,21 @@ namespace hpsim {
 ///   in replicate_params                   [R, R]                         1          8       8
 ///   enable_param_shard false              [R, R]                         1          8       8
 ///   mesh (x 8) without any role           [R]                            1          8       8
+///   smaller than min_shard_bytes          [R, R]                         1          8       8
+///   in ignored_params                     [R, R]                         1          1       1
+///   mesh (dp 8), shard_size 4, 8 rows     [R, Shard(0)]                  4          2       8
+///     its dims are then (dp.replicate 2, dp.shard 4)
+///   mesh (fsdp 4, tp 2), tp "Shard(0)"    [RaggedStridedShard, Shard(0)] 4          1       4
+///   mesh (tp 8), tp "Shard(1)"            [Shard(1)]                     1          1       1
 [[nodiscard]] Plan lay_out_parameters(Plan plan);
 [[nodiscard]] bool has_parameters(const Plan& plan);
 
-/// Fills Plan::buckets: the parameters of a unit that share groups, in model order, packed end to
-/// end by padded size; and the mesh dims over which their gradients must be reduced, from the data
-/// flow: a gradient is Partial along the dims over which the batch is split, complete along others.
+/// Fills Plan::buckets: the parameters of a unit that share groups, packed end to end by padded
+/// size, in model order but those with partial dims last; and the mesh dims over which their
+/// gradients must be reduced, from the data flow: a gradient is Partial along the dims over which
+/// the batch is split and that do not cut the parameter, complete along others (a rank that holds a
+/// part along a data dim uses the samples of all ranks there). Ignored parameters have a bucket
+/// each.
 ///
 ///   data_dims        cut over fsdp, replicas over rep    scatter   all_reduce   partial
 ///   rep, fsdp                                            fsdp      rep          -

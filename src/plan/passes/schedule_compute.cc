@@ -31,11 +31,12 @@ class Scheduler {
       for (const int p : scenario_.units[static_cast<std::size_t>(unit)].parameters) {
         const auto module =
             static_cast<std::size_t>(scenario_.parameters[static_cast<std::size_t>(p)].module);
+        first_with_parameters_ = std::min(first_with_parameters_, static_cast<int>(module));
+        if (scenario_.units[static_cast<std::size_t>(unit)].is_ignored) continue;
         if (!is_root(unit)) unit_of_module_[module] = unit;
         int& first = first_module_[static_cast<std::size_t>(unit)];
         if (first < 0) first = static_cast<int>(module);
         last_module_[static_cast<std::size_t>(unit)] = static_cast<int>(module);
-        first_with_parameters_ = std::min(first_with_parameters_, static_cast<int>(module));
       }
     }
   }
@@ -97,8 +98,9 @@ class Scheduler {
       if (bucket.sharded_group.size == 1) continue;
       Step& step = emit(kind, b, -1, kind == StepKind::Unshard ? kUnshardRule : kReshardRule);
       const auto& parameter = plan_.parameters[static_cast<std::size_t>(bucket.parameters.at(0))];
-      step.why.before = to_string(parameter.sharded);
-      step.why.after = to_string(parameter.unsharded);
+      const Vocabulary vocabulary = scenario_.fully_shard.vocabulary;
+      step.why.before = to_string(parameter.sharded, vocabulary);
+      step.why.after = to_string(parameter.unsharded, vocabulary);
       if (kind == StepKind::Reshard) std::swap(step.why.before, step.why.after);
       if (kind == StepKind::Unshard) {
         step.collective = CollectiveSpec{.op = CollectiveOp::AllGather,

@@ -22,6 +22,52 @@ std::vector<std::int64_t> lengths(std::int64_t extent, std::int64_t count) {
 
 using Lengths = std::vector<std::int64_t>;
 
+TEST_CASE("shard_interval, balanced: lengths differ by at most one") {
+  using Intervals = std::vector<Interval>;
+  const auto balanced = [](std::int64_t extent, std::int64_t count) {
+    Intervals result;
+    for (std::int64_t i = 0; i < count; ++i)
+      result.push_back(shard_interval(extent, {i, count}, Chunking::Balanced));
+    return result;
+  };
+  CHECK(balanced(7, 4) == Intervals{{0, 2}, {2, 4}, {4, 6}, {6, 7}});
+  CHECK(balanced(6, 4) == Intervals{{0, 2}, {2, 4}, {4, 5}, {5, 6}});
+  CHECK(balanced(5, 4) == Intervals{{0, 2}, {2, 3}, {3, 4}, {4, 5}});
+  CHECK(balanced(9, 4) == Intervals{{0, 3}, {3, 5}, {5, 7}, {7, 9}});
+  CHECK(balanced(10, 4) == Intervals{{0, 3}, {3, 6}, {6, 8}, {8, 10}});
+  CHECK(balanced(2, 4) == Intervals{{0, 1}, {1, 2}, {2, 2}, {2, 2}});
+  CHECK(balanced(0, 2) == Intervals{{0, 0}, {0, 0}});
+}
+
+TEST_CASE("shard_runs are the shards, in at most three runs") {
+  using Runs = std::vector<ShardRun>;
+  CHECK(shard_runs(7, 4) == Runs{{{0, 3}, 0, 2}, {{3, 4}, 6, 1}});
+  CHECK(shard_runs(6, 4) == Runs{{{0, 3}, 0, 2}, {{3, 4}, 6, 0}});
+  CHECK(shard_runs(6, 4, Chunking::Balanced) == Runs{{{0, 2}, 0, 2}, {{2, 4}, 4, 1}});
+  CHECK(shard_runs(8, 4) == Runs{{{0, 4}, 0, 2}});
+  CHECK(shard_runs(10, 6) == Runs{{{0, 5}, 0, 2}, {{5, 6}, 10, 0}});
+  CHECK(shard_runs(9, 8) == Runs{{{0, 4}, 0, 2}, {{4, 5}, 8, 1}, {{5, 8}, 9, 0}});
+  CHECK(shard_runs(0, 3) == Runs{{{0, 3}, 0, 0}});
+  for (const Chunking chunking : {Chunking::Ceil, Chunking::Balanced}) {
+    for (std::int64_t extent = 0; extent < 40; ++extent) {
+      for (std::int64_t count = 1; count < 17; ++count) {
+        const Runs runs = shard_runs(extent, count, chunking);
+        CHECK(runs.size() <= 3);
+        std::int64_t next = 0;
+        for (const ShardRun& run : runs) {
+          for (std::int64_t i = run.shards.begin; i < run.shards.end; ++i) {
+            CHECK(i == next++);
+            const std::int64_t begin = run.first + (i - run.shards.begin) * run.length;
+            CHECK(shard_interval(extent, {i, count}, chunking) ==
+                  Interval{begin, begin + run.length});
+          }
+        }
+        CHECK(next == count);
+      }
+    }
+  }
+}
+
 TEST_CASE("shard_interval follows the ceil rule of torch.chunk") {
   // The table of interval.h and of the PyTorch notes.
   CHECK(lengths(7, 4) == Lengths{2, 2, 2, 1});

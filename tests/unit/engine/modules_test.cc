@@ -17,19 +17,23 @@ namespace {
 
 /// A parameter of `rows` x `cols` inside a bucket of `shards` rows, with room before and behind.
 struct Gathered {
-  Gathered(std::int64_t rows, std::int64_t cols, std::int64_t shards)
-      : blocks{.data = nullptr,
+  Gathered(std::int64_t rows, std::int64_t cols, std::int64_t shards,
+           Chunking chunking = Chunking::Ceil)
+      : cut{.num_shards = shards, .chunking = chunking},
+        blocks{.data = nullptr,
                .rows = rows,
                .row_elems = cols,
-               .rows_per_block = padded_shard_length(rows, shards),
                .block_stride = padded_shard_length(rows, shards) * cols + 5,
-               .num_blocks = shards},
+               .num_blocks = shards,
+               .cut = &cut},
         memory(static_cast<std::size_t>(blocks.block_stride * shards + 3), kCanary) {
     blocks.data = memory.data() + 3;
   }
   double& at(std::int64_t row, std::int64_t col) {
-    const std::int64_t block = row / blocks.rows_per_block;
-    const std::int64_t inside = row % blocks.rows_per_block;
+    std::int64_t block = 0;
+    while (blocks.block_rows(block).end <= row)
+      ++block;
+    const std::int64_t inside = row - blocks.block_rows(block).begin;
     return blocks.data[block * blocks.block_stride + inside * blocks.row_elems + col];
   }
   /// Elements that still hold the canary.
@@ -40,6 +44,7 @@ struct Gathered {
     return count;
   }
   static constexpr double kCanary = 12345.678;
+  ShardCut cut;
   RowBlocks<double> blocks;
   std::vector<double> memory;
 };
@@ -113,18 +118,16 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("row blocks: every row once, padding is the rest of each block") {
+TEST_CASE("row blocks: every row once, in blocks that the cut says") {
   for (std::int64_t rows = 1; rows < 12; ++rows) {
     for (std::int64_t shards = 1; shards < 9; ++shards) {
-      const Gathered p(rows, 3, shards);
-      std::int64_t next = 0, padding = 0;
+      const Gathered p(rows, 3, shards, rows % 2 == 0 ? Chunking::Ceil : Chunking::Balanced);
+      std::int64_t next = 0;
       p.blocks.each_block([&](const double*, std::int64_t first, std::int64_t count) {
         CHECK(first == next);
         next += count;
       });
-      p.blocks.each_padding([&](const double*, std::int64_t elems) { padding += elems; });
       CHECK(next == rows);
-      CHECK(padding == (p.blocks.rows_per_block * shards - rows) * 3);
     }
   }
 }

@@ -40,10 +40,9 @@ TEST_CASE("padding of gradients is poisoned when the buffer is taken, and zero w
   for (int step = 0; step < 2; ++step) {
     rank.memory.begin_gradients(0);
     std::int64_t poisoned = 0;
-    rank.memory.whole_gradient(0).each_padding([&](const float* padding, std::int64_t elems) {
-      for (std::int64_t i = 0; i < elems; ++i)
-        poisoned += std::isnan(padding[i]) ? 1 : 0;
-    });
+    const float* const rows = rank.memory.whole_gradient(0).data;
+    for (std::int64_t i = 56; i < 64; ++i)
+      poisoned += std::isnan(rows[i]) ? 1 : 0;
     CHECK(poisoned == 8);
     const auto ends = rank.memory.begin_reduce_scatter(0);
     for (std::int64_t i = 56; i < 64; ++i)
@@ -61,7 +60,7 @@ TEST_CASE("padding that is not zero is seen when it is sent: in a gather, and in
   rank.memory.enter_step(5);
   // What no optimizer may do: write behind the shard.
   rank.memory.shard(0)[rank.memory.shard_elems(0) + 2] = 1;
-  (void)rank.memory.unshard(0);
+  (void)rank.memory.begin_unshard(0);
   CHECK(rank.record.padding_checked == 8);
   CHECK(rank.record.padding_nonzero == 1);
   CHECK(rank.record.first_nonzero_step == 5);
@@ -82,7 +81,7 @@ TEST_CASE("padding that is not zero is seen when it is sent: in a gather, and in
 
 TEST_CASE("shards are views of the communication storage: what is gathered is what is optimized") {
   OneRank rank = last_of_four();
-  const auto ends = rank.memory.unshard(0);
+  const auto ends = rank.memory.begin_unshard(0);
   CHECK(ends.input == rank.memory.shard(0));
   CHECK(rank.memory.shard_elems(0) == 8);
   for (std::int64_t i = 8; i < 16; ++i)

@@ -70,7 +70,8 @@ TEST_CASE("exact integers: every shard's gradient equals the whole-batch gradien
         elementwise_reference(scenario, "w", c.rows * 3, static_cast<double>(c.divisor));
     for (std::int64_t r = 0; r < plan->mesh().num_ranks(); ++r) {
       const Rank rank{r};
-      const HeldRows held = run.held_rows(rank, 0);
+      const Box box = run.held_boxes(rank, 0).at(0);
+      const Interval held = {box.offset[0], box.offset[0] + box.shape[0]};
       const TensorView gradient = run.gradient(rank, 0, 0);
       REQUIRE(gradient.elems == (held.end - held.begin) * 3);
       for (std::int64_t i = 0; i < gradient.elems; ++i) {
@@ -133,9 +134,11 @@ TEST_CASE("memory and padding that ranks measure is what the plan says, byte for
         CHECK(run.step_record(rank, static_cast<std::int64_t>(step)).live_after ==
               planned.live_after[step]);
       }
+      const auto& recording = symbolic.layout().recording();
+      if (std::find(recording.begin(), recording.end(), rank) == recording.end()) continue;
       CHECK(symbolic.rank_record(rank).ledger.peak() == measured.ledger.peak());
-      CHECK(symbolic.held_rows(rank, 0).begin == run.held_rows(rank, 0).begin);
-      CHECK(symbolic.held_rows(rank, 0).end == run.held_rows(rank, 0).end);
+      for (int p = 0; p < static_cast<int>(plan->parameters.size()); ++p)
+        CHECK(symbolic.held_boxes(rank, p) == run.held_boxes(rank, p));
     }
   }
 }

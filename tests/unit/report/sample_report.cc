@@ -43,7 +43,7 @@ Report report_of(Scenario scenario) {
   report.backend = "local";
   report.outcome = Outcome::Pass;
   report.exit_code = 0;
-  report.buckets = {{"(root)", {"weight"}}};
+  report.buckets = {{"(root)", {"weight"}, {}}};
   report.has_run = true;
   report.ledger.resize(kNumMemoryKinds);
   for (LedgerReport& kind : report.ledger)
@@ -57,14 +57,14 @@ Report report_of(Scenario scenario) {
 
 Report sample_report() {
   Report report = report_of(scenario_on(Mesh({4}, {"fsdp"})));
-  ParameterReport weight;
+  PlannedParameter weight;
   weight.name = "weight";
-  weight.global_shape = {7, 8};
+  weight.shape = {7, 8};
   weight.sharded = {RaggedShard{{0}, {2, 2, 2, 1}}};
   weight.unsharded = {Replicate{}};
   weight.sharded_group = {{0}, 4};
-  weight.padded_shape = {2, 8};
-  weight.runs = {{{0, 3}, 0, 2}, {{3, 4}, 6, 1}};
+  weight.cut.num_shards = 4;
+  weight.padded_elems = 16;
   report.parameters.push_back(weight);
   report.collectives = {
       collective(0, CollectiveOp::AllGather, Phase::Forward, 1, {0}, 4, 16, 64),
@@ -90,15 +90,15 @@ Report sample_report() {
 
 Report large_report() {
   Report report = report_of(scenario_on(Mesh({2, 64}, {"rep", "fsdp"})));
-  ParameterReport weight;
+  PlannedParameter weight;
   weight.name = "weight";
-  weight.global_shape = {32, 64};
+  weight.shape = {32, 64};
   weight.sharded = {Replicate{}, Shard{0}};
   weight.unsharded = {Replicate{}, Replicate{}};
   weight.sharded_group = {{1}, 64};
   weight.unsharded_group = {{0}, 2};
-  weight.padded_shape = {1, 64};
-  weight.runs = {{{0, 32}, 0, 1}, {{32, 64}, 32, 0}};
+  weight.cut.num_shards = 64;
+  weight.padded_elems = 64;
   report.parameters.push_back(weight);
   report.collectives = {collective(0, CollectiveOp::AllReduce, Phase::Backward, 1, {0}, 2, 64, 64)};
   report.checks = {check(CheckId::Coverage, 64)};

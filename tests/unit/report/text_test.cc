@@ -45,7 +45,7 @@ PASS  7 checks, 1,313 numbers compared, worst err/bound 0.12
 TEST_CASE("a small scenario fits a screen of 24 lines and 100 columns") {
   Report report = sample_report();
   report.description = std::string(200, 'd');
-  report.parameters[0].sharded = {RaggedShard{{0}, std::vector<std::int64_t>(64, 1)}};
+  report.parameters[0].sharded = {RaggedShard{{0}, LocalUnits(std::vector<std::int64_t>(64, 1))}};
   for (const CheckId id :
        {CheckId::OptimizerStateParity, CheckId::GradNormParity, CheckId::ReplicaAgreement,
         CheckId::Padding, CheckId::Ledger, CheckId::Expect}) {
@@ -116,8 +116,11 @@ TEST_CASE("rows per shard are listed for few shards and counted for many") {
   CHECK(shard_rows_text({{{0, 15}, 0, 63}, {{15, 16}, 945, 55}}) == "63 (x15) 55");
   CHECK(shard_rows_text({{{0, 32}, 0, 1}, {{32, 64}, 32, 0}}) == "1 (x32) 0 (x32)");
   CHECK(shard_rows_text({{{0, 1}, 0, 7}}) == "7");
-  CHECK(padding_rows(sample_report().parameters[0]) == 1);
-  CHECK(padding_rows(large_report().parameters[0]) == 32);
+  const Report sample = sample_report();
+  CHECK(padding_of(sample.scenario->mesh, sample.parameters[0]) == 1);
+  CHECK(shards_text(sample.scenario->mesh, sample.parameters[0]) == "2 2 2 1");
+  const Report large = large_report();
+  CHECK(padding_of(large.scenario->mesh, large.parameters[0]) == 32);
 }
 
 TEST_CASE("several scenarios have a line each and a summary") {

@@ -72,8 +72,7 @@ TEST_CASE("roles that cannot be told are refused") {
       {"[2, 2]", R"(["x", "y"])", "{}", "mesh dim \"x\" has no role\nmesh dim \"y\" has no role\n"},
       {"[2, 2]", R"(["a", "fsdp"])", R"({"fsdp_shard_dim": "a"})",
        "mesh dim \"fsdp\" has no role: \"roles\" gives fsdp_shard_dim to \"a\"\n"},
-      {"[2, 2]", R"(["fsdp", "mp"])", "{}",
-       "not supported yet: mesh dim \"mp\", by its name the tp_dim\n"},
+      {"[2, 2]", R"(["tp", "mp"])", "{}", "mesh dims \"tp\" and \"mp\" are both tp_dim by name\n"},
       {"[4]", R"(["fsdp"])", R"({"fsdp_shard_dim": "fsdp", "dp_replicate_dim": "fsdp"})",
        "mesh dim \"fsdp\" is given two roles\n"},
       {"[4]", R"(["Fsdp"])", "{}", "mesh dim \"Fsdp\" has no role\n"},
@@ -87,17 +86,77 @@ TEST_CASE("roles that cannot be told are refused") {
 }
 
 TEST_CASE("enable_param_shard wins over what the roles imply") {
-  const auto with = [](const char* name, const char* value) {
-    return on_mesh("[4]", fmt::format("[\"{}\"]", name),
-                   fmt::format("\"fully_shard\": {{\"enable_param_shard\": {}}}", value));
+  struct Row {
+    const char* shape;
+    const char* names;
+    const char* value;
+    std::optional<bool> shards;  ///< nothing: an error
   };
-  CHECK(parsed(with("fsdp", "true")).fully_shard.shards_parameters);
-  CHECK_FALSE(parsed(with("fsdp", "false")).fully_shard.shards_parameters);
-  CHECK(parsed(with("fsdp", "null")).fully_shard.shards_parameters);
-  CHECK_FALSE(parsed(with("rep", "false")).fully_shard.shards_parameters);
-  CHECK_FALSE(parsed(with("rep", "null")).fully_shard.shards_parameters);
-  CHECK(messages_of(with("rep", "true")) ==
-        "enable_param_shard is true, but no mesh dim is fsdp_shard_dim\n");
+  const Row rows[] = {
+      {"[4]", R"(["fsdp"])", "null", true},
+      {"[4]", R"(["fsdp"])", "true", true},
+      {"[4]", R"(["fsdp"])", "false", false},
+      {"[4]", R"(["dp"])", "null", true},
+      {"[4]", R"(["rep"])", "null", false},
+      {"[4]", R"(["rep"])", "false", false},
+      {"[4]", R"(["rep"])", "true", std::nullopt},
+      {"[8]", R"(["tp"])", "null", false},
+      {"[8]", R"(["tp"])", "false", false},
+      {"[8]", R"(["tp"])", "true", std::nullopt},
+      {"[2, 4]", R"(["tp", "ep"])", "null", false},
+      {"[2, 4]", R"(["tp", "ep"])", "true", std::nullopt},
+      {"[2, 4]", R"(["fsdp", "tp"])", "null", true},
+      {"[2, 4]", R"(["fsdp", "tp"])", "false", false},
+      {"[2, 2, 2]", R"(["rep", "fsdp", "tp"])", "null", true},
+      {"[2, 2, 2, 1]", R"(["rep", "fsdp", "tp", "ep"])", "null", true},
+      {"[2, 2, 2, 1]", R"(["rep", "fsdp", "tp", "ep"])", "false", false},
+      {"[2, 4]", R"(["dp", "tp"])", "null", true},
+  };
+  for (const Row& row : rows) {
+    INFO(row.names << " " << row.value);
+    const std::string text =
+        on_mesh(row.shape, row.names,
+                fmt::format("\"fully_shard\": {{\"enable_param_shard\": {}}}", row.value));
+    if (row.shards) {
+      CHECK(parsed(text).fully_shard.shards_parameters == *row.shards);
+    } else {
+      CHECK(messages_of(text) == "enable_param_shard is true, but no mesh dim is fsdp_shard_dim\n");
+    }
+  }
+  CHECK(messages_of(
+            on_mesh("[2, 2]", R"(["x", "y"])", "\"fully_shard\": {\"enable_param_shard\": true}"))
+            .find("mesh dim \"x\" has no role\nmesh dim \"y\" has no role\n") == 0);
+}
+
+TEST_CASE("tp and ep by name or by role; the batch is split over ep, not over tp") {
+  const Scenario by_name = parsed(on_mesh("[2, 2, 2]", R"(["fsdp", "mp", "ep"])", "\"roles\": {}"));
+  CHECK(by_name.roles.tp_dim == 1);
+  CHECK(by_name.roles.ep_dim == 2);
+  CHECK(by_name.data.data_dims == MeshDims{0, 2});
+  const Scenario by_role = parsed(
+      on_mesh("[2, 2]", R"(["x", "y"])", R"("roles": {"fsdp_shard_dim": "x", "tp_dim": "y"})"));
+  CHECK(by_role.roles.tp_dim == 1);
+  CHECK(by_role.data.data_dims == MeshDims{0});
+}
+
+TEST_CASE("shard_size splits the fsdp_shard_dim, and all that speaks of mesh dims") {
+  const Scenario scenario = parsed(on_mesh(
+      "[2, 8, 2]", R"(["rep", "dp", "tp"])",
+      R"("roles": {"fsdp_shard_dim": "dp"}, "fully_shard": {"shard_size": 4},)"
+      R"x("placements": {"weight": {"tp": "Shard(1)"}}, "data": {"data_dims": ["dp", "tp"]})x"));
+  CHECK(scenario.mesh.shape() == std::vector<std::int64_t>{2, 2, 4, 2});
+  CHECK(scenario.mesh.names({0, 1, 2, 3}) == "rep, dp.replicate, dp.shard, tp");
+  CHECK(scenario.roles.dp_replicate_dim == 0);
+  CHECK(scenario.roles.shard_replicate_dim == 1);
+  CHECK(scenario.roles.fsdp_shard_dim == 2);
+  CHECK(scenario.roles.tp_dim == 3);
+  CHECK(scenario.data.data_dims == MeshDims{1, 2, 3});
+  CHECK(placements_of(scenario, 0) ==
+        std::vector<Placement>{Replicate{}, Replicate{}, Replicate{}, Shard{1}});
+  // Rank 13 sat at (0, 6, 1): the second half of dp, third in its shard group.
+  CHECK(scenario.mesh.coordinate_of(Rank{13}) == Coordinate{0, 1, 2, 1});
+  const Scenario whole = parsed(on_mesh("[8]", R"(["dp"])", R"("fully_shard": {"shard_size": 8})"));
+  CHECK(whole.mesh.num_dims() == 1);
 }
 
 TEST_CASE("data_dims may be any mesh dims, in any order") {

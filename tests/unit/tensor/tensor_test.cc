@@ -9,6 +9,53 @@
 namespace hpsim {
 namespace {
 
+TEST_CASE("a flat interval is at most 2n - 1 boxes, which hold its elements in order") {
+  using Boxes = std::vector<Box>;
+  CHECK(boxes_of({2, 64}, {42, 84}) == Boxes{{{0, 42}, {1, 22}}, {{1, 0}, {1, 20}}});
+  CHECK(boxes_of({7, 8}, {48, 56}) == Boxes{{{6, 0}, {1, 8}}});
+  CHECK(boxes_of({5, 3, 6, 7}, {126, 420}) ==
+        Boxes{{{1, 0, 0, 0}, {2, 3, 6, 7}}, {{3, 0, 0, 0}, {1, 1, 6, 7}}});
+  CHECK(boxes_of({6, 4, 8}, {0, 64}) == Boxes{{{0, 0, 0}, {2, 4, 8}}});
+  CHECK(boxes_of({4}, {2, 2}).empty());
+  for (const Shape& shape : std::vector<Shape>{{7}, {3, 4}, {2, 3, 4}, {2, 1, 3, 2}, {1, 1, 5}}) {
+    const std::int64_t elems = num_elems(shape);
+    for (std::int64_t begin = 0; begin <= elems; ++begin) {
+      for (std::int64_t end = begin; end <= elems; ++end) {
+        const Boxes boxes = boxes_of(shape, {begin, end});
+        CHECK(boxes.size() <= 2 * shape.size() - 1);
+        std::int64_t next = begin;
+        for (const Box& box : boxes) {
+          CHECK(index_in(boxes, next - begin) == box.offset);
+          each_run(shape, box, [&](std::int64_t first, std::int64_t count) {
+            CHECK(first == next);
+            next += count;
+          });
+        }
+        CHECK(next == end);
+      }
+    }
+  }
+}
+
+TEST_CASE("the runs of a box are its elements, as few as possible") {
+  using Runs = std::vector<Interval>;
+  const auto runs = [](const Shape& shape, const Box& box) {
+    Runs result;
+    each_run(shape, box, [&](std::int64_t first, std::int64_t count) {
+      result.push_back({first, first + count});
+    });
+    return result;
+  };
+  CHECK(runs({4, 8}, {{0, 4}, {2, 4}}) == Runs{{4, 8}, {12, 16}});
+  CHECK(runs({4, 8}, {{1, 0}, {2, 8}}) == Runs{{8, 24}});
+  CHECK(runs({4, 8}, {{0, 0}, {4, 8}}) == Runs{{0, 32}});
+  CHECK(runs({4, 8}, {{2, 0}, {0, 8}}).empty());
+  CHECK(runs({2, 2, 3}, {{0, 1, 0}, {2, 1, 3}}) == Runs{{3, 6}, {9, 12}});
+  CHECK(runs({2, 2, 3}, {{0, 0, 1}, {2, 2, 1}}) == Runs{{1, 2}, {4, 5}, {7, 8}, {10, 11}});
+  CHECK(to_string(Box{{0, 4}, {2, 4}}) == "(0, 4) + (2, 4)");
+  CHECK(index_in({{{0, 4}, {2, 4}}, {{3, 0}, {1, 2}}}, 9) == Shape{3, 1});
+}
+
 TEST_CASE("shapes count and print like tuples") {
   CHECK(num_elems({}) == 1);
   CHECK(num_elems({7, 8}) == 56);

@@ -46,9 +46,16 @@ TEST_CASE("what ranks record lies apart, aligned, inside the block, on any mesh"
     add(layout.rank_record(rank), sizeof(RankRecord));
     add(layout.executed(rank),
         layout.max_collectives() * static_cast<std::int64_t>(sizeof(ExecutedCollective)));
-    add(layout.held_rows(rank), num_parameters * static_cast<std::int64_t>(sizeof(HeldRows)));
-    for (std::int64_t step = 0; step < 3; ++step)
+    for (int p = 0; p < num_parameters; ++p) {
+      // Number of boxes and of dims, then offset and shape of one box.
+      const auto num_dims = static_cast<std::int64_t>(plan.parameter(p).shape.size());
+      regions.push_back(
+          {layout.held_boxes(rank, p), layout.held_boxes(rank, p) + (2 + 2 * num_dims) * 8});
+    }
+    for (std::int64_t step = 0; step < 3; ++step) {
       add(layout.step_record(rank, step), sizeof(StepRecord));
+      add(layout.losses(rank, step), layout.num_loss_terms() * 8);
+    }
     for (int p = 0; p < num_parameters; ++p) {
       const std::int64_t bytes = layout.shard_elems(rank, p) * 4;
       for (std::int64_t time = 0; time <= 3; ++time)

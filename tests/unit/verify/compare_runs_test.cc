@@ -303,7 +303,7 @@ TEST_CASE("bounds that say nothing fail the check") {
 TEST_CASE("a loss outside its bound fails, and is named by its factor") {
   PlantedRun planted{CaseSpec{}};
   for (std::int64_t rank = 0; rank < 4; ++rank) {
-    planted.run.step_record(Rank{rank}, 1).local_loss = 2;
+    planted.run.losses(Rank{rank}, 1)[0] = 2;
   }
   const Verdict verdict = planted.judge();
   const Finding& finding = only_finding(verdict, CheckId::LossParity, FindingCode::LossValue);
@@ -318,8 +318,8 @@ TEST_CASE("a loss outside its bound fails, and is named by its factor") {
 TEST_CASE("losses are averaged for local_mean and added for sum") {
   CaseSpec spec;
   PlantedRun planted(spec);
-  planted.run.step_record(Rank{0}, 0).local_loss = 1.25;
-  planted.run.step_record(Rank{3}, 0).local_loss = -0.25;
+  planted.run.losses(Rank{0}, 0)[0] = 1.25;
+  planted.run.losses(Rank{3}, 0)[0] = -0.25;
   CHECK(planted.judge().losses[0] == 0.5);  // (1.25 + 0.5 + 0.5 - 0.25) / 4
   CHECK(planted.judge().passed());
 }
@@ -331,7 +331,7 @@ TEST_CASE("ranks that see the same data must hold the same loss") {
   PlantedRun planted(spec);
   CHECK(planted.judge().passed());
   CHECK(check_of(planted.judge(), CheckId::LossParity).compared == 2 * (1 + 2));
-  double& loss = planted.run.step_record(Rank{3}, 0).local_loss;
+  double& loss = planted.run.losses(Rank{3}, 0)[0];
   loss = std::nextafter(loss, 1.0);
   const Verdict verdict = planted.judge();
   const Finding& finding = only_finding(verdict, CheckId::LossParity, FindingCode::LossValue);

@@ -119,7 +119,7 @@ TEST_CASE("a tag that a whole group shares must still be the plan's") {
 
 TEST_CASE("held rows that are not those of the placements are found") {
   PlantedRun planted{one_step()};
-  planted.run.held_rows(Rank{3}, 0) = {5, 6};  // rows [6, 7) of 7 are its own
+  planted.run.record_held(Rank{3}, 0, {{{5, 0}, {1, 8}}});  // row 6 of 7 is its own
   const Verdict verdict = planted.judge();
   CHECK(failed_checks(verdict) == Ids{CheckId::Placements});
   REQUIRE(verdict.findings.size() == 3);
@@ -128,8 +128,8 @@ TEST_CASE("held rows that are not those of the placements are found") {
   CHECK(verdict.findings[0].expected == 6.0);
   CHECK(verdict.findings[0].got == 5.0);
   CHECK(verdict.findings[0].message ==
-        "\"weight\" on rank 3 (fsdp=3): placements [RaggedShard((0,), (2, 2, 2, 1))] imply rows "
-        "[6, 7), [5, 6) held");
+        "\"weight\" on rank 3 (fsdp=3): placements [RaggedShard((0,), (2, 2, 2, 1))] imply "
+        "(6, 0) + (1, 8), (5, 0) + (1, 8) held");
   CHECK(verdict.findings[1].code == FindingCode::LayoutOverlap);
   CHECK(verdict.findings[2].code == FindingCode::LayoutGap);
 }
@@ -138,20 +138,20 @@ TEST_CASE("the offset of an empty shard counts") {
   CaseSpec spec = one_step();
   spec.parameters = {{"weight", {2, 3}}};
   PlantedRun planted(spec);
-  planted.run.held_rows(Rank{3}, 0) = {0, 0};  // [2, 2) is right: it holds nothing either way
+  planted.run.record_held(Rank{3}, 0, {{{0, 0}, {0, 3}}});  // at 2 is right: it holds nothing
   const Verdict verdict = planted.judge();
   only_finding(verdict, CheckId::Placements, FindingCode::OffsetWrong);
 }
 
 TEST_CASE("a rank that holds padding as if it were its own is found twice") {
   PlantedRun planted{one_step()};
-  planted.run.held_rows(Rank{3}, 0) = {6, 8};
+  planted.run.record_held(Rank{3}, 0, {{{6, 0}, {2, 8}}});
   const Verdict verdict = planted.judge();
   CHECK(failed_checks(verdict) == Ids{CheckId::Placements, CheckId::Padding});
   CHECK(verdict.findings.back().code == FindingCode::PaddingExposed);
   CHECK(verdict.findings.back().rank == 3);
-  CHECK(verdict.findings.back().expected == 1.0);
-  CHECK(verdict.findings.back().got == 2.0);
+  CHECK(verdict.findings.back().expected == 8.0);
+  CHECK(verdict.findings.back().got == 16.0);
 }
 
 TEST_CASE("padding that was not zero when it was sent is found") {

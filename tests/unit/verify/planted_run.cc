@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "plan/build_plan.h"
+#include "plan/rank_layout.h"
 #include "plan/verify_plan.h"
 #include "trace/plan_ledger.h"
 #include "verify/compare_runs.h"
@@ -88,10 +89,11 @@ void fill_execution(const Plan& plan, Rank rank, RunResult& run) {
       }
     }
     const auto step = static_cast<std::int64_t>(i);
+    const std::int64_t in = spec.elems_in.at(plan.mesh(), coordinate);
+    const std::int64_t out = spec.elems_out.at(plan.mesh(), coordinate);
     run.executed(rank)[record.num_collectives++] = {
-        step, spec.elems_in, spec.elems_out,
-        collective_tag(plan, step, plan.mesh().index_along(others, coordinate), spec.elems_in,
-                       spec.elems_out)};
+        step, in, out,
+        collective_tag(plan, step, plan.mesh().index_along(others, coordinate), in, out)};
   }
   const PlannedMemory memory = planned_memory(plan, coordinate);
   record.ledger = memory.ledger;
@@ -109,12 +111,11 @@ void fill_numbers(const Plan& plan, const ReferenceRun& reference, Rank rank, Ru
   for (int p = 0; p < static_cast<int>(plan.parameters.size()); ++p) {
     const auto at = static_cast<std::size_t>(p);
     const PlannedParameter& parameter = plan.parameters[at];
-    const std::int64_t shard = plan.mesh().index_along(parameter.sharded_group.dims, coordinate);
-    const Interval rows = parameter.rows_of(shard);
-    const std::int64_t first = rows.begin * row_elems(parameter.shape);
-    const std::int64_t elems = parameter.shard_elems(shard);
+    const HeldShard held = held_shard(plan.mesh(), parameter, coordinate);
+    const std::int64_t first = held.boxes.at(0).offset[0] * row_elems(parameter.shape);
+    const std::int64_t elems = held.elems;
     const auto copies = static_cast<double>(plan.mesh().num_ranks() / parameter.shard_size());
-    run.held_rows(rank, p) = {rows.begin, rows.end};
+    run.record_held(rank, p, held.boxes);
     write(run, run.layout().parameter(rank, 0, p), reference.initial[at], first, elems);
     for (std::int64_t t = 0; t < plan.scenario.training.steps; ++t) {
       const ReferenceStep& step = reference.steps[static_cast<std::size_t>(t)];
@@ -126,7 +127,7 @@ void fill_numbers(const Plan& plan, const ReferenceRun& reference, Rank rank, Ru
               step.state[static_cast<std::size_t>(s)][at].value, first, elems);
       }
       StepRecord& record = run.step_record(rank, t);
-      record.local_loss = step.loss.value;
+      run.losses(rank, t)[p] = p == 0 ? step.loss.value : 0;
       for (std::int64_t i = first; i < first + elems; ++i) {
         const double value = gradient[static_cast<std::size_t>(i)];
         record.norm_square += value * value / copies;
