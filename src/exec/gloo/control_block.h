@@ -12,11 +12,13 @@
 
 namespace hpsim {
 
-/// Where a rank is, in the order in which it gets there. All but Computing may wait for others.
+/// Where a rank is, in the order in which it gets there. In Connecting, Communicating and Meeting
+/// it waits for others.
 enum class RankState : std::int64_t {
   Starting,       ///< forked, nothing done yet
   Connecting,     ///< to all other ranks
   Computing,      ///< in a step of the plan, without need of others
+  Preparing,      ///< the collective of a step, without need of others
   Communicating,  ///< in the collective of a step
   Meeting,        ///< all steps done; waits until all ranks are
   Failed,         ///< about to exit; its text says why

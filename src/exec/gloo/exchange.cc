@@ -44,18 +44,22 @@ void Exchange::for_each_piece(std::int64_t size_bytes, Visit visit) const {
 void Exchange::receive(Rank peer, void* data, std::int64_t size_bytes) {
   incoming_.push_back(make_message(peer, data, size_bytes));
   auto& buffer = *incoming_.back().buffer;
+  waiting_for_.store(peer.value, std::memory_order_relaxed);  // throws if the peer is lost already
   for_each_piece(size_bytes, [&](std::uint64_t slot, std::size_t offset, std::size_t length) {
     buffer.recv(gloo_rank(peer), slot, offset, length);
   });
+  waiting_for_.store(-1, std::memory_order_relaxed);
 }
 
 void Exchange::send(Rank peer, const void* data, std::int64_t size_bytes) {
   // Gloo takes what it sends as mutable, and does not change it.
   outgoing_.push_back(make_message(peer, const_cast<void*>(data), size_bytes));
   auto& buffer = *outgoing_.back().buffer;
+  waiting_for_.store(peer.value, std::memory_order_relaxed);
   for_each_piece(size_bytes, [&](std::uint64_t slot, std::size_t offset, std::size_t length) {
     buffer.send(gloo_rank(peer), slot, offset, length);
   });
+  waiting_for_.store(-1, std::memory_order_relaxed);
 }
 
 void Exchange::wait_piece(Rank peer) {

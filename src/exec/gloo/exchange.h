@@ -21,7 +21,7 @@ namespace hpsim {
 ///   tags 7 and 8    never meet; both wait until the timeout
 class Exchange {
  public:
-  /// `waiting_for` names the rank whose message is awaited, -1 when none; others may read it.
+  /// `waiting_for` names the rank that is needed to go on, -1 when none; others may read it.
   Exchange(gloo::Context& context, std::atomic<std::int64_t>& waiting_for, std::uint64_t tag,
            std::int64_t piece_bytes);
 

@@ -13,14 +13,6 @@ namespace hpsim {
 
 namespace {
 
-/// "rank 2", "ranks 0, 1, 3"
-std::string list_ranks(const std::vector<Rank>& ranks) {
-  std::vector<std::int64_t> values;
-  for (const Rank rank : ranks)
-    values.push_back(rank.value);
-  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(values, ", "));
-}
-
 std::string signal_name(int signal) {
   const char* const name = sigabbrev_np(signal);
   return name == nullptr ? fmt::format("signal {}", signal) : fmt::format("SIG{}", name);
@@ -54,6 +46,7 @@ class Judge {
     return static_cast<double>(now_ns_ - rank.status.since_ns) * 1e-9;
   }
   [[nodiscard]] std::string doing(const RankView& rank) const;
+  [[nodiscard]] static std::string fate(const RankView& rank);
   [[nodiscard]] std::string entered(Rank rank) const;
   [[nodiscard]] std::optional<Rank> awaited_by(Rank rank) const;
   [[nodiscard]] Rank end_of_chain(Rank rank) const;
@@ -83,6 +76,8 @@ std::string Judge::doing(const RankView& rank) const {
     case RankState::Computing:
       return rank.status.plan_step < 0 ? "drawing the initial parameters"
                                        : "at work on " + describe_(rank.status.plan_step);
+    case RankState::Preparing:
+      return "about to enter " + describe_(rank.status.plan_step);
     case RankState::Communicating:
       return "in " + describe_(rank.status.plan_step);
     case RankState::Meeting:
@@ -90,6 +85,19 @@ std::string Judge::doing(const RankView& rank) const {
       break;
   }
   return "done with all steps";
+}
+
+/// What befell a rank besides the root; empty if nothing did but losing others.
+std::string Judge::fate(const RankView& rank) {
+  if (rank.process.kind == ProcessState::Kind::Killed) {
+    return fmt::format(" (killed by {})", signal_name(rank.process.code));
+  }
+  if (rank.process.kind == ProcessState::Kind::Stopped) {
+    return fmt::format(" (stopped by {})", signal_name(rank.process.code));
+  }
+  const bool failed = rank.status.state == RankState::Failed;
+  if (failed && rank.status.failure == FailureKind::Own) return fmt::format(" ({})", rank.text);
+  return {};
 }
 
 std::string Judge::entered(Rank rank) const {
@@ -152,7 +160,8 @@ Failure Judge::make_failure(Rank root, std::string message) const {
 
   std::map<std::string, std::vector<Rank>> others;
   for (std::int64_t i = 0; i < static_cast<std::int64_t>(ranks_.size()); ++i) {
-    if (Rank{i} != root) others[doing(view(Rank{i}))].push_back(Rank{i});
+    if (Rank{i} == root) continue;
+    others[doing(view(Rank{i})) + fate(view(Rank{i}))].push_back(Rank{i});
   }
   std::vector<std::pair<Rank, std::string>> lines;
   for (const auto& [activity, members] : others) {
@@ -201,9 +210,12 @@ Judgement Judge::different_tags(bool patience_over) const {
 }
 
 std::optional<Failure> Judge::own_fault() const {
-  const auto root = first([](const RankView& rank) {
-    return rank.status.state == RankState::Failed && rank.status.failure == FailureKind::Own;
-  });
+  std::optional<Rank> root;  // the first that failed
+  for (std::int64_t i = 0; i < static_cast<std::int64_t>(ranks_.size()); ++i) {
+    const RankStatus& status = view(Rank{i}).status;
+    if (status.state != RankState::Failed || status.failure != FailureKind::Own) continue;
+    if (!root || status.since_ns < view(*root).status.since_ns) root = Rank{i};
+  }
   if (!root) return std::nullopt;
   return make_failure(*root, fmt::format("rank {} failed while {}: {}", root->value,
                                          doing(view(*root)), view(*root).text));
@@ -265,6 +277,13 @@ std::optional<Failure> Judge::lost() const {
 }
 
 }  // namespace
+
+std::string list_ranks(const std::vector<Rank>& ranks) {
+  std::vector<std::int64_t> values;
+  for (const Rank rank : ranks)
+    values.push_back(rank.value);
+  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(values, ", "));
+}
 
 Judgement judge_ranks(const std::vector<RankView>& ranks, const DescribeStep& describe,
                       double timeout_s, bool patience_over, std::int64_t now_ns) {

@@ -27,6 +27,9 @@ struct Failure {
   std::string help;     ///< what all others were doing
 };
 
+/// "rank 2", "ranks 0, 1, 3"
+[[nodiscard]] std::string list_ranks(const std::vector<Rank>& ranks);
+
 /// "all_gather of unit l0 (forward, step 0)", "forward of module l0 (step 0)"
 using DescribeStep = std::function<std::string(std::int64_t plan_step)>;
 
@@ -40,7 +43,7 @@ struct Judgement {
 /// is not taken for it:
 ///
 ///   ranks of one group, same sequence number, different tags  -> the one that differs from most
-///   a rank failed through its own fault                       -> that rank
+///   a rank failed through its own fault                       -> the first of them
 ///   a process ended though not all ranks had met              -> that rank
 ///   a rank waits longer than the timeout                      -> whom the chain of waiting ends at
 ///   connections lost                                          -> whom the chain of waiting ends at

@@ -31,6 +31,11 @@ void RankSession::enter_step(std::int64_t plan_step) {
   enter(RankState::Computing);
 }
 
+void RankSession::prepare_collective(std::int64_t plan_step) {
+  status_.plan_step = plan_step;
+  enter(RankState::Preparing);
+}
+
 bool RankSession::communicate(const CollectiveCall& call, RankGroup& group, std::uint64_t tag) {
   HPSIM_CHECK(collectives_.has_value(), "rank {} is not connected", rank_.value);
   status_.group = group.id;

@@ -31,6 +31,8 @@ class RankSession {
   void connect();
   /// From here on this rank computes what step `plan_step` says; -1 before the first.
   void enter_step(std::int64_t plan_step);
+  /// The same for a step with a collective, which the rank has yet to enter.
+  void prepare_collective(std::int64_t plan_step);
   /// Carries out the collective of the step, and returns whether a sum rounded.
   /// \throws as GlooCollectives::run
   [[nodiscard]] bool communicate(const CollectiveCall& call, RankGroup& group, std::uint64_t tag);

@@ -1,12 +1,17 @@
 #include "exec/gloo/supervisor.h"
 
+#include <fmt/format.h>
 #include <gloo/common/error.h>
+#include <gloo/common/logging.h>
 #include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <exception>
+#include <new>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,9 +37,28 @@ void keep_freed_memory() {
   mallopt(M_TRIM_THRESHOLD, kNever);
 }
 
+constexpr int kFailed = 1;
+constexpr int kLostInThread = 2;
+
+/// Gloo's own thread meets a lost connection too, often before the rank does, and throws where
+/// nobody can catch. That is no fault of this rank's own; all else that ends it this way is.
+[[noreturn]] void end_on_terminate() {
+  try {
+    if (const auto thrown = std::current_exception()) std::rethrow_exception(thrown);
+  } catch (const gloo::Exception&) {
+    _exit(kLostInThread);
+  } catch (const gloo::EnforceNotMet&) {
+    _exit(kLostInThread);
+  } catch (const std::exception& fault) {
+    fmt::print(stderr, "{}\n", fault.what());
+  }
+  std::fflush(stderr);
+  std::abort();
+}
+
 void run_as_rank(const ControlBlock& control, Rank rank, double timeout_s,
                  const std::function<void(RankSession&)>& body) {
-  constexpr int kFailed = 1;
+  std::set_terminate(end_on_terminate);
   keep_freed_memory();
   RankSession session(control, rank, timeout_s);
   try {
@@ -43,6 +67,14 @@ void run_as_rank(const ControlBlock& control, Rank rank, double timeout_s,
     session.meet();
   } catch (const gloo::Exception& lost) {
     session.fail(FailureKind::Transport, lost.what());
+    _exit(kFailed);
+  } catch (const gloo::EnforceNotMet& lost) {
+    session.fail(FailureKind::Transport, lost.what());
+    _exit(kFailed);
+  } catch (const std::bad_alloc&) {
+    session.fail(FailureKind::Own,
+                 "out of memory; fewer ranks, smaller parameters or a smaller batch need less, and "
+                 "--backend symbolic needs nearly none");
     _exit(kFailed);
   } catch (const std::exception& fault) {
     session.fail(FailureKind::Own, fault.what());
@@ -60,6 +92,14 @@ std::vector<RankView> look_at(const RankProcesses& processes, const ControlBlock
     view.waiting_for = slot.waiting_for.load(std::memory_order_relaxed);
     if (view.status.state == RankState::Failed) view.text = slot.text();
     view.process = processes.states()[static_cast<std::size_t>(i)];
+    const bool lost_in_thread =
+        view.process == ProcessState{ProcessState::Kind::Exited, kLostInThread};
+    if (lost_in_thread && view.status.state != RankState::Failed) {
+      view.status.failed_in = view.status.state;
+      view.status.state = RankState::Failed;
+      view.status.failure = FailureKind::Transport;
+      view.text = "a connection was lost";
+    }
     views.push_back(std::move(view));
   }
   return views;
@@ -71,6 +111,35 @@ std::int64_t slowest_step(const ControlBlock& control) {
     slowest = std::min(slowest, control.slot(Rank{i}).progress.load(std::memory_order_relaxed));
   }
   return slowest;
+}
+
+/// Whether a rank is where it stays: it ended, or failed, or waits for the end of all.
+bool stays(const RankView& rank) {
+  return rank.process.ended() || rank.status.state == RankState::Failed ||
+         rank.status.state == RankState::Meeting;
+}
+
+/// The same failure, told again once the other ranks have come to where they need the rank that
+/// ended; at most kGrace_ns later. Those who wait in vain for any other reason do so already.
+Failure settled(Failure failure, RankProcesses& processes, const ControlBlock& control,
+                const RunOptions& options, const DescribeStep& describe) {
+  const auto root = static_cast<std::size_t>(failure.root.value);
+  const std::int64_t deadline_ns = now_ns() + kGrace_ns;
+  std::vector<RankView> views = look_at(processes, control);
+  if (!stays(views[root])) return failure;
+  while (!std::all_of(views.begin(), views.end(), stays) && now_ns() < deadline_ns) {
+    processes.wait(kLook);
+    views = look_at(processes, control);
+  }
+  const Judgement again = judge_ranks(views, describe, options.timeout_s, true, now_ns());
+  if (!again.failure) return failure;
+  const auto is_killed = [&](Rank rank) {
+    return views[static_cast<std::size_t>(rank.value)].process.kind == ProcessState::Kind::Killed;
+  };
+  // Of several that were killed at a time, the judge names the lowest.
+  const Rank other = again.failure->root;
+  const bool same_cause = other == failure.root || (is_killed(other) && is_killed(failure.root));
+  return same_cause ? *again.failure : failure;
 }
 
 [[noreturn]] void throw_failure(const Failure& failure, const RankProcesses& processes) {
@@ -96,7 +165,9 @@ void supervise(RankProcesses& processes, const ControlBlock& control, const RunO
     const std::vector<RankView> views = look_at(processes, control);
     const bool patience_over = suspicious_since_ns && now - *suspicious_since_ns > kGrace_ns;
     const Judgement judgement = judge_ranks(views, describe, options.timeout_s, patience_over, now);
-    if (judgement.failure) throw_failure(*judgement.failure, processes);
+    if (judgement.failure) {
+      throw_failure(settled(*judgement.failure, processes, control, options, describe), processes);
+    }
     if (judgement.is_suspicious && !suspicious_since_ns) suspicious_since_ns = now;
     if (options.on_progress && now >= next_progress_ns) {
       options.on_progress(slowest_step(control));

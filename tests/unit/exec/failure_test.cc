@@ -118,6 +118,40 @@ TEST_CASE("a fault of a rank's own comes before the connections lost because of 
   CHECK_THAT(failure->message, Contains("rank 0 waited for it"));
 }
 
+TEST_CASE("a rank that has yet to enter its collective is told from one that has left it") {
+  auto ranks = in_collective(3);
+  ranks[1].status.state = RankState::Preparing;
+  ranks[1].waiting_for = -1;
+  const auto before = judge(ranks, 2.1);
+  REQUIRE(before);
+  CHECK(before->root == Rank{1});
+  CHECK_THAT(before->message, Contains("rank 1 has been about to enter step 5 for 2.10 s"));
+  CHECK_THAT(before->message, Contains("rank 0 waited for it"));
+  ranks[1].status.state = RankState::Computing;
+  REQUIRE(judge(ranks, 2.1));
+  CHECK_THAT(judge(ranks, 2.1)->message, Contains("rank 1 has been at work on step 5"));
+}
+
+TEST_CASE("of several faults the first is the cause, and the fate of the others is told") {
+  auto ranks = in_collective(5);
+  for (const std::size_t rank : {1U, 3U}) {
+    ranks[rank].status.state = RankState::Failed;
+    ranks[rank].status.failed_in = RankState::Preparing;
+    ranks[rank].status.failure = FailureKind::Own;
+    ranks[rank].status.since_ns = rank == 1 ? 200 : 100;
+    ranks[rank].text = "out of range";
+  }
+  ranks[0].process = {ProcessState::Kind::Killed, SIGKILL};
+  ranks[4].process = {ProcessState::Kind::Stopped, SIGSTOP};
+  const auto failure = judge(ranks);
+  REQUIRE(failure);
+  CHECK(failure->root == Rank{3});
+  CHECK(
+      failure->help ==
+      "rank 0 was in step 5 (killed by SIGKILL); rank 1 was about to enter step 5 (out of range); "
+      "rank 2 was in step 5; rank 4 was in step 5 (stopped by SIGSTOP)");
+}
+
 TEST_CASE("a killed process is the cause, whoever reports a lost connection") {
   auto ranks = in_collective(4);
   ranks[0].status.state = RankState::Failed;

@@ -95,6 +95,20 @@ TEST_CASE("a rank killed by SIGKILL is named, with what it did and who waited fo
   CHECK(outcome.time_s < 5);
 }
 
+TEST_CASE("a rank killed while the others compute is told of with where they then need it") {
+  const Outcome outcome = fail([](RankSession& session) {
+    RankGroup group = everyone(4);
+    gather(session, group, 1, 101);
+    session.enter_step(2);
+    if (session.rank() == Rank{2}) kill(getpid(), SIGKILL);
+    usleep(20'000);
+    gather(session, group, 3, 103);
+  });
+  CHECK_THAT(outcome.message, Contains("rank 2 was killed by SIGKILL while at work on step 2"));
+  CHECK_THAT(outcome.message, Contains("waited for it"));
+  CHECK(outcome.help == "ranks 0, 1, 3 were in step 3");
+}
+
 TEST_CASE("a rank that throws is named with its own words, not with the errors that follow") {
   const Outcome outcome = fail(with_fault(1, [] { throw std::runtime_error("no such shard"); }));
   CHECK_THAT(outcome.message, Contains("rank 1 failed while at work on step 2: no such shard"));
