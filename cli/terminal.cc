@@ -96,6 +96,7 @@ void prepare_streams() {
     if (::fcntl(fd, F_GETFD) == -1 && ::open("/dev/null", flags) != fd) std::abort();
   }
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
 }
 
 ProgressLine::ProgressLine(bool enabled)

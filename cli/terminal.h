@@ -25,7 +25,8 @@ void write_stderr(std::string_view text);
 void print_diagnostics(const std::vector<Diagnostic>& diagnostics, ColorMode mode);
 
 /// Makes the process fit for writing: streams that the caller closed are opened on /dev/null, so
-/// that no other file gets their numbers, and writing to a closed pipe is an error, not a signal.
+/// that no other file gets their numbers, and writing to a closed pipe, or more than the limit of
+/// file sizes allows, is an error, not a signal.
 void prepare_streams();
 
 /// A line on stderr that is replaced as a run goes on; only from its second second on, and only on
