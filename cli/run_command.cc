@@ -55,6 +55,7 @@ Report run_scenario(const Scenario& scenario, const RunSettings& settings, Progr
   const double start_s = now_s();
   progress.start();
   require_ranks(settings.backend, scenario.mesh.num_ranks());
+  require_faults(settings.backend, scenario);
   const VerifiedPlan plan = verify_plan(build_plan(scenario));
   const std::unique_ptr<Executor> executor = make_executor(settings.backend);
   // In exact mode the baseline goes first: it refuses what is not exact.

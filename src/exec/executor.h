@@ -29,7 +29,9 @@ class Executor {
  public:
   virtual ~Executor() = default;
   /// \throws Error (RankFailure) if a rank died, hung or disagreed, naming it; (Usage) if the mesh
-  ///         has more ranks than the backend takes; (Environment) if the machine lacks something
+  ///         has more ranks than the backend takes, or the scenario plants faults that the backend
+  ///         cannot; (InvalidScenario) if a fault has no place in the plan; (Environment) if the
+  ///         machine lacks something
   [[nodiscard]] virtual RunResult run(const VerifiedPlan& plan, const RunOptions& options) = 0;
 };
 

@@ -40,6 +40,18 @@ void require_ranks(Backend backend, std::int64_t num_ranks) {
       help);
 }
 
+void require_faults(Backend backend, const Scenario& scenario) {
+  if (scenario.faults.empty() || backend == Backend::Gloo) return;
+  const FaultSpec& first = scenario.faults.front();
+  throw Error(ErrorKind::Usage,
+              {Diagnostic{.file = scenario.file,
+                          .pointer = first.pointer,
+                          .message = fmt::format("fault \"{}\" needs a process per rank, which "
+                                                 "backend {} does not have",
+                                                 name_of(first.kind), name_of(backend)),
+                          .help = "use --backend gloo, or leave \"faults\" out"}});
+}
+
 void require_memory_for_results(std::int64_t size_bytes) {
   const std::int64_t machine_bytes =
       static_cast<std::int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);

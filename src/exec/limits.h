@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "exec/executor.h"
+#include "scenario/scenario.h"
 
 namespace hpsim {
 
@@ -12,6 +13,11 @@ namespace hpsim {
 
 /// \throws Error (Usage) if the backend takes fewer ranks, naming those that take more
 void require_ranks(Backend backend, std::int64_t num_ranks);
+
+/// \throws Error (Usage) if the scenario plants faults that need a process per rank, and the
+/// backend
+///         has none
+void require_faults(Backend backend, const Scenario& scenario);
 
 /// \throws Error (Environment) if what a run records does not fit into this machine's memory
 void require_memory_for_results(std::int64_t size_bytes);

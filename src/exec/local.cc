@@ -148,6 +148,7 @@ std::shared_ptr<std::byte> zeroed_block(std::int64_t bytes) {
 
 RunResult LocalExecutor::run(const VerifiedPlan& plan, const RunOptions& options) {
   require_ranks(Backend::Local, plan->mesh().num_ranks());
+  require_faults(Backend::Local, plan->scenario);
   ResultLayout layout(*plan, options.records_tensors);
   const std::int64_t bytes = layout.size_bytes();
   require_memory_for_results(bytes);

@@ -26,7 +26,7 @@ constexpr KeySpec kKeys[] = {
     {"Scenario", "data", "Data", "{}", kOptional, "how every number is drawn"},
     {"Scenario", "numerics", "Numerics", "{}", kOptional, "element type and how results are judged"},
     {"Scenario", "expect", "{any}", "{}", kOptional, "any part of the report, compared as a subset"},
-    {"Scenario", "faults", "[Fault]", "[]", kNotYet, "faults to plant; the run must then fail"},
+    {"Scenario", "faults", "[Fault]", "[]", kOptional, "faults to plant; the run must then fail"},
 
     {"Mesh", "shape", "[int>=1]", "", kRequired, "sizes of the mesh dims"},
     {"Mesh", "mesh_dim_names", "[string]", "", kRequired, "one name per mesh dim"},
@@ -160,10 +160,11 @@ constexpr KeySpec kKeys[] = {
     {"Tolerance", "rtol", "number>=0", "", kRequired, "relative tolerance"},
     {"Tolerance", "atol", "number>=0", "", kRequired, "absolute tolerance"},
 
-    {"Fault", "fault", "string", "", kRequired, "which fault"},
-    {"Fault", "params", "string", "", kOptional, "pattern of parameters"},
-    {"Fault", "ranks", "[int>=0]", "", kOptional, "where"},
-    {"Fault", "step", "int>=0", "", kOptional, "when"},
+    {"Fault", "fault", "'kill' | 'throw' | 'stall' | ~'skip_all_reduce'", "", kRequired, "what the ranks do: die of SIGKILL, throw an exception, or do nothing until they are ended"},
+    {"Fault", "params", "string", "", kOptional, "pattern of parameters; not with kill, throw and stall"},
+    {"Fault", "ranks", "[int>=0]", "", kRequired, "the ranks that do it, at least one"},
+    {"Fault", "step", "int>=0", "", kOptional, "optimizer step, before whose first collective they do it; default: that of seq, or 0"},
+    {"Fault", "seq", "int>=0", "", kOptional, "number of the collective in the whole run, as in the report, before which they do it; default: the first of the step"},
 };
 // clang-format on
 

@@ -63,6 +63,7 @@ void read_sections(const ObjectReader& root, Scenario& scenario) {
   if (mesh && roles && !root.object("data", "Data").is_bad("data_dims")) {
     scenario.training.global_batch = read_global_batch(root, scenario.num_data_ranks());
   }
+  scenario.faults = read_faults(root, mesh);
   if (scenario.is_exact()) check_exact_mode(scenario, root);
   if (mesh && roles && model) read_cuts(root, scenario);
   if (root.problems().empty()) check_sizes(scenario, root);

@@ -19,6 +19,19 @@ FillSpec parameter_fill(const DataSpec& data, const ParameterSpec& parameter) {
   return fill;
 }
 
+std::string_view name_of(FaultSpec::Kind kind) {
+  switch (kind) {
+    case FaultSpec::Kind::Kill:
+      return "kill";
+    case FaultSpec::Kind::Throw:
+      return "throw";
+    case FaultSpec::Kind::Stall:
+      return "stall";
+  }
+  HPSIM_CHECK(false, "unknown fault {}", static_cast<int>(kind));
+  return {};
+}
+
 double mean_divisor(const Scenario& scenario, std::int64_t count) {
   if (!scenario.is_exact()) return static_cast<double>(count);
   // In integers: a logarithm would raise the INEXACT flag that exact mode watches.

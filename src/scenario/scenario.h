@@ -3,9 +3,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/ids.h"
 #include "base/interval.h"
 #include "layout/local_units.h"
 #include "layout/placement.h"
@@ -91,6 +93,19 @@ struct NumericsSpec {
   Mode mode = Mode::Derived;
 };
 
+/// One of `faults`: what some ranks do wrong on purpose, before a collective.
+struct FaultSpec {
+  enum class Kind { Kill, Throw, Stall };
+  Kind kind = Kind::Kill;
+  std::vector<Rank> ranks;           ///< at least one
+  std::optional<std::int64_t> step;  ///< optimizer step
+  std::optional<std::int64_t> seq;   ///< of the collective, in the whole run; see place_faults
+  std::string pointer;               ///< "/faults/0": where the file has it
+};
+
+/// "kill", "throw", "stall"
+[[nodiscard]] std::string_view name_of(FaultSpec::Kind kind);
+
 /// One experiment, complete and valid: defaults filled in, names resolved, patterns matched. With
 /// shard_size below the size of the fsdp_shard_dim "dp", `mesh` has "dp.replicate" and "dp.shard"
 /// in its place.
@@ -110,6 +125,7 @@ struct Scenario {
   TrainingSpec training;
   DataSpec data;
   NumericsSpec numerics;
+  std::vector<FaultSpec> faults;
   std::string expect;  ///< JSON text of `expect`; empty if there is none
 
   /// Ranks that see distinct data: product of the sizes of data_dims.

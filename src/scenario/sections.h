@@ -79,4 +79,8 @@ void complain_of_pattern(const ObjectReader& reader, const JsonCursor& at,
 [[nodiscard]] std::int64_t read_global_batch(const ObjectReader& scenario,
                                              std::int64_t num_data_ranks);
 
+/// `faults`; what depends on the mesh or on `training.steps` is left unchecked if they are wrong.
+[[nodiscard]] std::vector<FaultSpec> read_faults(const ObjectReader& scenario,
+                                                 const std::optional<Mesh>& mesh);
+
 }  // namespace hpsim

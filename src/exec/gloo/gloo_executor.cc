@@ -1,16 +1,30 @@
 #include "exec/gloo/gloo_executor.h"
 
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "base/check.h"
+#include "base/error.h"
 #include "engine/rank_engine.h"
 #include "exec/gloo/plan_runner.h"
+#include "exec/gloo/planted_faults.h"
 #include "exec/gloo/supervisor.h"
 #include "exec/limits.h"
 #include "exec/shared_memory.h"
+#include "plan/faults.h"
 
 namespace hpsim {
 
 namespace {
+
+/// The failure, saying too what the scenario had planted.
+Error with_faults(const Error& failure, const std::string& planted) {
+  std::vector<Diagnostic> diagnostics = failure.diagnostics();
+  std::string& help = diagnostics.front().help;
+  help += (help.empty() ? "" : "; ") + ("the scenario plants " + planted);
+  return {failure.kind(), std::move(diagnostics)};
+}
 
 class GlooExecutor : public Executor {
  public:
@@ -19,13 +33,23 @@ class GlooExecutor : public Executor {
     require_ranks(Backend::Gloo, num_ranks);
     ResultLayout layout(*plan, options.records_tensors);
     require_memory_for_results(layout.size_bytes());
+    const std::vector<PlacedFault> faults = place_faults(*plan);
     auto block = map_shared(layout.size_bytes());
     RunResult result("gloo", std::move(layout), std::move(block));
     const auto describe = [&](std::int64_t plan_step) { return describe_step(*plan, plan_step); };
-    const RanksRun ranks = run_ranks(num_ranks, options, describe, [&](RankSession& session) {
+    const auto body = [&](RankSession& session) {
       const auto engine = make_rank_engine(plan, session.rank(), result);
       PlanRunner(*plan, *engine, session, result).run_all();
-    });
+    };
+    RanksRun ranks;
+    try {
+      ranks = run_ranks(num_ranks, options, describe, body);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::RankFailure || faults.empty()) throw;
+      throw with_faults(error, describe_faults(*plan, faults));
+    }
+    HPSIM_CHECK(faults.empty(), "the run did not fail, although {} was planted",
+                describe_faults(*plan, faults));
     result.connect_time_s = ranks.connect_s;
     result.run_time_s = ranks.steps_s;
     return result;

@@ -43,7 +43,11 @@ std::string describe_step(const Plan& plan, std::int64_t plan_step) {
 
 PlanRunner::PlanRunner(const Plan& plan, RankEngine& engine, RankSession& session,
                        RunResult& result)
-    : plan_(plan), engine_(engine), session_(session), result_(result) {}
+    : plan_(plan),
+      engine_(engine),
+      session_(session),
+      result_(result),
+      faults_(place_faults(plan), session.rank()) {}
 
 PlanRunner::Member& PlanRunner::member_along(const MeshDims& dims) {
   const auto [found, is_new] = members_.try_emplace(dims);
@@ -66,9 +70,14 @@ PlanRunner::Member& PlanRunner::member_along(const MeshDims& dims) {
 }
 
 void PlanRunner::run_step(std::int64_t plan_step) {
-  session_.enter_step(plan_step);
+  const Step& step = plan_.steps[static_cast<std::size_t>(plan_step)];
+  if (step.collective) {
+    session_.prepare_collective(plan_step);
+  } else {
+    session_.enter_step(plan_step);
+  }
+  faults_.strike_before(plan_step);
   if (const std::optional<CollectiveCall> call = engine_.begin(plan_step)) {
-    const Step& step = plan_.steps[static_cast<std::size_t>(plan_step)];
     HPSIM_CHECK(step.collective.has_value() && call->plan_step == plan_step,
                 "step {} asks for a collective of step {}", plan_step, call->plan_step);
     Member& member = member_along(step.collective->dims);

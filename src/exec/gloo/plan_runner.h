@@ -5,6 +5,7 @@
 #include <string>
 
 #include "engine/rank_engine.h"
+#include "exec/gloo/planted_faults.h"
 #include "exec/gloo/rank_session.h"
 #include "plan/plan.h"
 #include "trace/run_result.h"
@@ -16,7 +17,7 @@ namespace hpsim {
 [[nodiscard]] std::string describe_step(const Plan& plan, std::int64_t plan_step);
 
 /// Drives the engine of one rank through the plan, carrying out over the session what it asks for
-/// and recording what was carried out.
+/// and recording what was carried out. The faults of the scenario befall the rank on the way.
 class PlanRunner {
  public:
   PlanRunner(const Plan& plan, RankEngine& engine, RankSession& session, RunResult& result);
@@ -24,7 +25,7 @@ class PlanRunner {
   [[nodiscard]] std::int64_t num_steps() const {
     return static_cast<std::int64_t>(plan_.steps.size());
   }
-  /// \throws gloo::IoException if another rank is lost or late
+  /// \throws gloo::IoException if another rank is lost or late; std::runtime_error by a fault
   void run_step(std::int64_t plan_step);
   /// All steps, with their times in the session's slot.
   void run_all();
@@ -40,6 +41,7 @@ class PlanRunner {
   RankEngine& engine_;
   RankSession& session_;
   RunResult& result_;
+  PlantedFaults faults_;
   std::map<MeshDims, Member> members_;
 };
 

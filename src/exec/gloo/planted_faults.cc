@@ -1,0 +1,54 @@
+#include "exec/gloo/planted_faults.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <stdexcept>
+
+#include "exec/gloo/failure.h"
+#include "exec/gloo/plan_runner.h"
+
+namespace hpsim {
+
+PlantedFaults::PlantedFaults(const std::vector<PlacedFault>& faults, Rank rank) {
+  for (const PlacedFault& fault : faults) {
+    if (std::find(fault.ranks.begin(), fault.ranks.end(), rank) != fault.ranks.end()) {
+      by_step_.emplace(fault.plan_step, fault.kind);
+    }
+  }
+}
+
+void PlantedFaults::strike_before(std::int64_t plan_step) const {
+  const auto found = by_step_.find(plan_step);
+  if (found == by_step_.end()) return;
+  switch (found->second) {
+    case FaultSpec::Kind::Kill:
+      std::raise(SIGKILL);
+      break;
+    case FaultSpec::Kind::Throw:
+      throw std::runtime_error("this is the planted fault \"throw\"");
+    case FaultSpec::Kind::Stall:
+      for (;;)
+        pause();
+  }
+}
+
+std::string describe_faults(const Plan& plan, const std::vector<PlacedFault>& faults) {
+  constexpr std::size_t kMostShown = 3;
+  std::vector<std::string> shown;
+  for (std::size_t i = 0; i < std::min(faults.size(), kMostShown); ++i) {
+    shown.push_back(fmt::format("\"{}\" of {} before {}", name_of(faults[i].kind),
+                                list_ranks(faults[i].ranks),
+                                describe_step(plan, faults[i].plan_step)));
+  }
+  std::string text = fmt::format("{}", fmt::join(shown, ", "));
+  if (faults.size() > kMostShown) {
+    text += fmt::format(" and {} more", faults.size() - kMostShown);
+  }
+  return text;
+}
+
+}  // namespace hpsim
