@@ -6,6 +6,7 @@
 
 #include "support/catch.h"
 #include "support/program.h"
+#include "support/scratch_directory.h"
 
 namespace hpsim {
 namespace {
@@ -41,6 +42,43 @@ TEST_CASE("results that cannot be written are an error, not a success") {
     CHECK(broken.exit_code == 7);
     CHECK(broken.err == "error: cannot write to standard output: Broken pipe\n");
   }
+}
+
+TEST_CASE("no format loses results in silence, nor a part of them") {
+  const ScratchDirectory scratch;
+  const std::string file = scratch.write("out", "");
+  for (const std::string format : {"text", "json", "md"}) {
+    for (const std::string path : {"scenarios/fsdp/a9_one_rank.json", "scenarios/fsdp"}) {
+      CAPTURE(format, path);
+      const std::vector<std::string> command = {HPSIM_PROGRAM, "run",      path,  "--backend",
+                                                "local",       "--format", format};
+      const ProgramResult full = run_program(command, {.out_path = "/dev/full"});
+      CHECK(full.exit_code == 7);
+      CHECK(full.err == "error: cannot write to standard output: No space left on device\n");
+    }
+    // A file that may have one block of 512 bytes takes the first part of the report only.
+    const ProgramResult cut = run_program(
+        {"/bin/sh", "-c",
+         "ulimit -f 1; exec " HPSIM_PROGRAM " run scenarios/fsdp --backend local --format " +
+             format},
+        {.out_path = file});
+    CAPTURE(cut.err);
+    CHECK(std::filesystem::file_size(file) <= 512);
+    CHECK(cut.exit_code == 7);
+    CHECK(cut.err == "error: cannot write to standard output: File too large\n");
+  }
+}
+
+TEST_CASE("a rank's failure is told although its report cannot be written") {
+  const ScratchDirectory scratch;
+  const std::string file = scratch.write("faulty.json", R"json({"hpsim": 1,
+      "mesh": {"shape": [2], "mesh_dim_names": ["fsdp"]}, "parameters": {"weight": [7, 8]},
+      "faults": [{"fault": "throw", "ranks": [1]}]})json");
+  const ProgramResult result =
+      run_program({HPSIM_PROGRAM, "run", file, "--format", "json"}, {.out_path = "/dev/full"});
+  CHECK(result.exit_code == 7);
+  CHECK_THAT(result.err, Catch::Contains("rank 1 failed") &&
+                             Catch::Contains("cannot write to standard output"));
 }
 
 TEST_CASE("Ctrl-C ends a run with 130 and leaves no process") {
