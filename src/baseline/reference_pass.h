@@ -77,8 +77,8 @@ class ReferencePass {
     return ranks * local_divisor(sample_terms);
   }
 
-  void scale(Tensor& gradient) {
-    arithmetic_.scale_gradient(gradient, scenario_.fully_shard.gradient_scaling_factor,
+  void scale(Tensor& gradient, std::size_t index) {
+    arithmetic_.scale_gradient(gradient, gradient_factor(scenario_, static_cast<int>(index)),
                                gradient_divisor(scenario_));
   }
 
@@ -116,7 +116,7 @@ class ReferencePass {
     arithmetic_.piece("the loss", [&] {
       arithmetic_.add(result_.loss, arithmetic_.finish(sum, 0.5 / loss_divisor(elems)));
     });
-    arithmetic_.piece("the gradient of \"" + name + "\"", [&] { scale(gradient); });
+    arithmetic_.piece("the gradient of \"" + name + "\"", [&] { scale(gradient, index); });
   }
 
   // Modules: s = sum of (y - t)² over samples and features, gradient of y 2 (y - t).
@@ -193,7 +193,7 @@ class ReferencePass {
     const auto i = static_cast<std::size_t>(index);
     arithmetic_.piece("the gradient of \"" + scenario_.parameters[i].name + "\"", [&] {
       result_.gradients[i] = compute();
-      scale(result_.gradients[i]);
+      scale(result_.gradients[i], i);
     });
   }
 

@@ -63,14 +63,16 @@ class Replay {
     }
   }
 
-  void expect(bool holds, FindingCode code, const Step& step, const std::string& message) {
+  /// `message` is asked for only if it does not hold.
+  template <class Message>
+  void expect(bool holds, FindingCode code, const Step& step, const Message& message) {
     ++outcome_.compared;
     if (holds) return;
     outcome_.findings.push_back(
         {.code = code,
          .check = CheckId::PlanAgreement,
          .step = step.step,
-         .message = fmt::format("{} of {}: {}", name_of(step.kind), subject(step), message)});
+         .message = fmt::format("{} of {}: {}", name_of(step.kind), subject(step), message())});
   }
 
   [[nodiscard]] std::string subject(const Step& step) const {
@@ -83,12 +85,14 @@ class Replay {
     const CollectiveSpec& spec = *step.collective;
     const Bucket& bucket = plan_.buckets.at(static_cast<std::size_t>(step.bucket));
     const std::int64_t size = plan_.mesh().size(spec.dims);
-    expect(spec.group_size == size && size > 1, FindingCode::CommGroup, step,
-           fmt::format("groups of {} along {} ranks of the mesh, expected equal and above 1",
-                       spec.group_size, size));
-    expect(spec.dtype == plan_.scenario.numerics.dtype, FindingCode::CommDtype, step,
-           fmt::format("{} on the wire, the parameters are {}", name_of(spec.dtype),
-                       name_of(plan_.scenario.numerics.dtype)));
+    expect(spec.group_size == size && size > 1, FindingCode::CommGroup, step, [&] {
+      return fmt::format("groups of {} along {} ranks of the mesh, expected equal and above 1",
+                         spec.group_size, size);
+    });
+    expect(spec.dtype == plan_.scenario.numerics.dtype, FindingCode::CommDtype, step, [&] {
+      return fmt::format("{} on the wire, the parameters are {}", name_of(spec.dtype),
+                         name_of(plan_.scenario.numerics.dtype));
+    });
     const bool gathers = spec.op == CollectiveOp::AllGather;
     const bool scatters = spec.op == CollectiveOp::ReduceScatter;
     const PartialRange* const range =
@@ -99,22 +103,26 @@ class Replay {
     const PerCoordinate wanted_out = gathers ? bucket.gathered_elems() : row;
     const Mesh& mesh = plan_.mesh();
     expect(spec.elems_in == wanted_in && spec.elems_out == wanted_out, FindingCode::CommShape, step,
-           fmt::format("{} elements in and {} out, expected {} and {}",
-                       to_string(mesh, spec.elems_in), to_string(mesh, spec.elems_out),
-                       to_string(mesh, wanted_in), to_string(mesh, wanted_out)));
+           [&] {
+             return fmt::format("{} elements in and {} out, expected {} and {}",
+                                to_string(mesh, spec.elems_in), to_string(mesh, spec.elems_out),
+                                to_string(mesh, wanted_in), to_string(mesh, wanted_out));
+           });
     for (const PerCoordinate& elems : {spec.elems_in, spec.elems_out}) {
       const bool is_equal = std::none_of(spec.dims.begin(), spec.dims.end(),
                                          [&](int dim) { return contains(elems.dims(), dim); });
-      expect(
-          is_equal, FindingCode::CommShape, step,
-          fmt::format("ranks of one group would send different sizes: {}", to_string(mesh, elems)));
+      expect(is_equal, FindingCode::CommShape, step, [&] {
+        return fmt::format("ranks of one group would send different sizes: {}",
+                           to_string(mesh, elems));
+      });
     }
     const MeshDims& wanted_dims = gathers || scatters ? bucket.sharded_group.dims
                                   : range != nullptr  ? range->dims
                                                       : bucket.all_reduce_dims;
-    expect(spec.dims == wanted_dims, FindingCode::CommGroup, step,
-           fmt::format("over ({}), expected over ({})", mesh.names(spec.dims),
-                       mesh.names(wanted_dims)));
+    expect(spec.dims == wanted_dims, FindingCode::CommGroup, step, [&] {
+      return fmt::format("over ({}), expected over ({})", mesh.names(spec.dims),
+                         mesh.names(wanted_dims));
+    });
   }
 
   void replay(const Step& step) {
@@ -123,41 +131,43 @@ class Replay {
     constexpr auto kOrder = FindingCode::CommOrder;
     switch (step.kind) {
       case StepKind::Unshard:
-        expect(!state->is_gathered, kOrder, step, "it is gathered already");
-        expect(step.collective.has_value(), FindingCode::CommCount, step, "no all_gather");
+        expect(!state->is_gathered, kOrder, step, [] { return "it is gathered already"; });
+        expect(step.collective.has_value(), FindingCode::CommCount, step,
+               [] { return "no all_gather"; });
         state->is_gathered = true;
         break;
       case StepKind::Reshard:
-        expect(state->is_gathered, kOrder, step, "it is not gathered");
+        expect(state->is_gathered, kOrder, step, [] { return "it is not gathered"; });
         state->is_gathered = false;
         break;
       case StepKind::Forward:
       case StepKind::Backward:
         for (const int b : buckets_of_module_.at(static_cast<std::size_t>(step.module))) {
           BucketState& used = state_.at(static_cast<std::size_t>(b));
-          expect(used.is_gathered, kOrder, step, "its parameters are not gathered");
+          expect(used.is_gathered, kOrder, step, [] { return "its parameters are not gathered"; });
           if (step.kind == StepKind::Backward) --used.backward_left;
         }
         break;
       case StepKind::ReduceScatter:
       case StepKind::AllReduce:
       case StepKind::ScaleGradient:
-        expect(state->backward_left == 0, kOrder, step,
-               fmt::format("{} modules still have to add to its gradients", state->backward_left));
-        expect(!state->is_stored, kOrder, step, "its gradients are stored already");
+        expect(state->backward_left == 0, kOrder, step, [&] {
+          return fmt::format("{} modules still have to add to its gradients", state->backward_left);
+        });
+        expect(!state->is_stored, kOrder, step, [] { return "its gradients are stored already"; });
         if (step.kind == StepKind::AllReduce) {
           const Bucket& bucket = plan_.buckets[index_of(*state)];
           expect(bucket.scatter_dims.empty() || state->is_scattered, kOrder, step,
-                 "it comes before the reduce-scatter");
+                 [] { return "it comes before the reduce-scatter"; });
         }
         if (step.kind == StepKind::ReduceScatter) {
-          expect(!state->is_scattered, kOrder, step, "it was scattered already");
+          expect(!state->is_scattered, kOrder, step, [] { return "it was scattered already"; });
           state->is_scattered = true;
         }
         break;
       case StepKind::StoreGradient:
         expect(state->backward_left == 0 && !state->is_stored, kOrder, step,
-               "it is stored before its backward, or twice");
+               [] { return "it is stored before its backward, or twice"; });
         state->is_stored = true;
         break;
       case StepKind::Loss:
@@ -165,10 +175,12 @@ class Replay {
       case StepKind::Optimizer:
         for (const BucketState& each : state_) {
           const Bucket& bucket = plan_.buckets[index_of(each)];
-          expect(each.is_stored, FindingCode::CommCount, step,
-                 fmt::format("gradients of bucket {} are not stored", index_of(each)));
-          expect(each.is_gathered == (bucket.sharded_group.size == 1), kOrder, step,
-                 fmt::format("bucket {} is not sharded outside compute", index_of(each)));
+          expect(each.is_stored, FindingCode::CommCount, step, [&] {
+            return fmt::format("gradients of bucket {} are not stored", index_of(each));
+          });
+          expect(each.is_gathered == (bucket.sharded_group.size == 1), kOrder, step, [&] {
+            return fmt::format("bucket {} is not sharded outside compute", index_of(each));
+          });
         }
         begin_step();
         break;

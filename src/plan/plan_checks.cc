@@ -26,17 +26,8 @@ class Recorder {
     outcome_.findings.push_back(
         {.code = code, .check = outcome_.id, .param = param, .message = std::move(message)});
   }
-  void add(FindingCode code, const Step& step, std::string message) {
-    add(code, std::string(), std::move(message));
-    outcome_.findings.back().step = step.step;
-  }
   /// The last finding is about this optimizer step.
   void at_step(std::int64_t step) { outcome_.findings.back().step = step; }
-  /// Counts one fact; a finding if it does not hold.
-  void expect(bool holds, FindingCode code, const Step& step, std::string message) {
-    count();
-    if (!holds) add(code, step, std::move(message));
-  }
   void warn(FindingCode code, const std::string& param, std::string message) {
     add(code, param, std::move(message));
     outcome_.findings.back().severity = Severity::Warning;

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <iostream>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,19 +14,15 @@
 #include "plan/build_plan.h"
 #include "plan/verify_plan.h"
 #include "random_scenario.h"
+#include "saved_if_failing.h"
+#include "scenario/parse.h"
 #include "support/catch.h"
 #include "verify/compare_runs.h"
 
 namespace hpsim::test {
 namespace {
 
-constexpr std::uint64_t kDefaultSeed = 20240607;
-constexpr int kDefaultCount = 150;
-
-std::uint64_t number_from_environment(const char* name, std::uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
+constexpr int kDefaultCount = 200;
 
 std::string all_messages(const Verdict& verdict) {
   std::string text;
@@ -128,24 +125,73 @@ void check_that_a_missing_factor_is_named(const VerifiedPlan& plan, RunResult& r
         explains.end());
 }
 
+/// How often a plan had what only some scenarios have: a generator that never draws it tests
+/// nothing.
+class Variety {
+ public:
+  void add(const VerifiedPlan& plan) {
+    const Scenario& scenario = plan->scenario;
+    for (const Bucket& bucket : plan->buckets) {
+      note("ranks with rows of different sizes", !bucket.row_elems.is_uniform());
+      note("partial dims", !bucket.partials.empty());
+      note("ignored parameters", bucket.is_ignored);
+    }
+    for (int p = 0; p < static_cast<int>(plan->parameters.size()); ++p) {
+      const PlannedParameter& parameter = plan->parameter(p);
+      const bool is_cut = parameter.shard_size() > 1;
+      note("columns", is_cut && parameter.cut.dims[0] > 0);
+      note("ragged rows", is_cut && parameter.cut.is_ragged() && parameter.cut.is_by_rows());
+      note("ragged cells", is_cut && parameter.cut.dims.size() > 1);
+      note("balanced", is_cut && parameter.cut.chunking == Chunking::Balanced);
+      note("tensor parallelism", !cutting_dims(parameter.unsharded).empty());
+      note("three cuts", parameter.cut_dims().size() == 3);
+      note("data dims that cut", !shared_data_dims(scenario, p).empty());
+      for (const Placement& placement : parameter.sharded) {
+        note("strided", std::holds_alternative<StridedShard>(placement));
+        note("ragged strided", std::holds_alternative<RaggedStridedShard>(placement));
+      }
+    }
+    note("shard_size", scenario.roles.shard_replicate_dim.has_value());
+    note("modules", !scenario.model.is_elementwise());
+    note("no sharding", !scenario.fully_shard.shards_parameters);
+    for (const Finding& warning : plan.checks().warnings)
+      note("a vocabulary that falls short", warning.code == FindingCode::SpecDisagrees);
+  }
+
+  void check() const {
+    for (const auto& [what, count] : counts_) {
+      CAPTURE(what);
+      CHECK(count > 0);
+    }
+    CHECK(counts_.size() == 16);
+  }
+
+ private:
+  void note(const std::string& what, bool holds) { counts_[what] += holds ? 1 : 0; }
+
+  std::map<std::string, int> counts_;
+};
+
 TEST_CASE("random scenarios pass on symbolic and local, and fail once a gradient is spoiled") {
-  const std::uint64_t seed = number_from_environment("HPSIM_PROPERTY_SEED", kDefaultSeed);
-  const auto count =
-      static_cast<int>(number_from_environment("HPSIM_PROPERTY_COUNT", kDefaultCount));
+  const std::uint64_t seed = property_seed();
+  const int count = property_count(kDefaultCount);
   std::cout << "HPSIM_PROPERTY_SEED=" << seed << " HPSIM_PROPERTY_COUNT=" << count << "\n";
   Dice dice(seed);
   int num_exact = 0;
   int num_refused = 0;
   int num_spoiled = 0;
+  Variety variety;
   for (int i = 0; i < count; ++i) {
-    const Scenario scenario = random_scenario(dice);
-    INFO("scenario " << i << " of seed " << seed << ": " << describe(scenario));
+    SavedIfFailing text(random_scenario(dice), i, seed);
+    INFO("scenario " << i << " of seed " << seed << ", saved as " << text.file());
+    const Scenario scenario = parse_scenario(text.json(), text.file());
     const VerifiedPlan plan = verify_plan(build_plan(scenario));
 
+    variety.add(plan);
     const RunResult symbolic = SymbolicExecutor().run(plan, {});
     const Verdict of_symbolic = compare_runs(plan, symbolic, {});
     INFO(all_messages(of_symbolic));
-    CHECK(of_symbolic.passed());
+    text.expect(of_symbolic.passed());
 
     RunResult run = LocalExecutor().run(plan, {});
     const std::optional<ReferenceRun> reference = reference_of(plan, run);
@@ -154,7 +200,7 @@ TEST_CASE("random scenarios pass on symbolic and local, and fail once a gradient
     if (!reference) continue;
     const Verdict verdict = compare_runs(plan, run, *reference);
     INFO(all_messages(verdict));
-    CHECK(verdict.passed());
+    text.expect(verdict.passed());
 
     RunResult unscaled = LocalExecutor().run(plan, {});
     check_that_a_missing_factor_is_named(plan, unscaled, *reference);
@@ -164,17 +210,18 @@ TEST_CASE("random scenarios pass on symbolic and local, and fail once a gradient
     if (rank < 0) continue;
     ++num_spoiled;
     const Verdict spoiled = compare_runs(plan, run, *reference);
-    CHECK_FALSE(spoiled.passed());
+    text.expect(!spoiled.passed());
     bool is_named = false;
     for (const Finding& finding : spoiled.findings) {
       is_named = is_named || (finding.check == CheckId::GradientParity && finding.rank == rank &&
                               finding.param == plan->parameters[static_cast<std::size_t>(p)].name);
     }
-    CHECK(is_named);
+    text.expect(is_named);
   }
   std::cout << num_exact << " exact, of which " << num_refused << " refused; " << num_spoiled
             << " spoiled\n";
   CHECK(num_refused * 2 <= num_exact);
+  if (count >= kDefaultCount) variety.check();
   CHECK(num_spoiled * 2 >= count - num_refused);
 }
 

@@ -3,175 +3,340 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <utility>
 #include <vector>
 
-#include "support/scenarios.h"
-
 namespace hpsim::test {
 namespace {
 
-void draw_mesh(Dice& dice, Scenario& scenario) {
-  static const std::vector<std::vector<std::string>> kNames = {
-      {"fsdp"},        {"fsdp"},        {"rep"},       {"x"},        {"rep", "fsdp"},
-      {"rep", "fsdp"}, {"fsdp", "rep"}, {"x", "fsdp"}, {"rep", "x"}, {"x", "y"}};
-  const auto& names =
-      kNames[static_cast<std::size_t>(dice.below(static_cast<std::int64_t>(kNames.size())))];
-  std::vector<std::int64_t> shape = {1 + dice.below(8)};
-  if (names.size() == 2) shape.push_back(1 + dice.below(8 / shape[0]));
-  if (dice.one_in(2)) std::reverse(shape.begin(), shape.end());
-  const std::int64_t num_ranks =
-      std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
-  std::vector<std::int64_t> ranks;
-  if (dice.one_in(3)) {
-    ranks.resize(static_cast<std::size_t>(num_ranks));
-    std::iota(ranks.begin(), ranks.end(), std::int64_t{0});
-    for (std::int64_t i = num_ranks - 1; i > 0; --i) {
-      std::swap(ranks[static_cast<std::size_t>(i)],
-                ranks[static_cast<std::size_t>(dice.below(i + 1))]);
+using Json = nlohmann::ordered_json;
+
+/// Draws one scenario; members are what later draws depend on.
+class ScenarioDraw {
+ public:
+  explicit ScenarioDraw(Dice& dice) : dice_(dice) {}
+
+  Json draw() {
+    json_["hpsim"] = 1;
+    json_["name"] = "random";
+    is_exact_ = dice_.one_in(4);
+    draw_mesh();
+    draw_sharding();
+    if (dice_.one_in(3)) {
+      draw_modules();
+    } else {
+      draw_parameters();
+    }
+    draw_units();
+    draw_scaling();
+    draw_training();
+    draw_data();
+    Json numerics = {{"dtype", dice_.one_in(3) ? "float64" : "float32"}};
+    if (is_exact_) numerics["mode"] = "exact";
+    json_["numerics"] = std::move(numerics);
+    if (!fully_shard_.empty()) json_["fully_shard"] = fully_shard_;
+    return json_;
+  }
+
+ private:
+  [[nodiscard]] bool maybe(std::int64_t in) { return dice_.one_in(in); }
+
+  /// Names tell the roles, but for x, which has none.
+  void draw_mesh() {
+    static const std::vector<std::vector<std::string>> kNames = {{"fsdp"},
+                                                                 {"fsdp"},
+                                                                 {"rep"},
+                                                                 {"tp"},
+                                                                 {"x"},
+                                                                 {"dp"},
+                                                                 {"rep", "fsdp"},
+                                                                 {"rep", "fsdp"},
+                                                                 {"fsdp", "rep"},
+                                                                 {"fsdp", "tp"},
+                                                                 {"fsdp", "tp"},
+                                                                 {"tp", "fsdp"},
+                                                                 {"fsdp", "ep"},
+                                                                 {"dp", "tp"},
+                                                                 {"x", "fsdp"},
+                                                                 {"rep", "x"},
+                                                                 {"tp", "ep"},
+                                                                 {"rep", "tp"},
+                                                                 {"rep", "fsdp", "tp"},
+                                                                 {"fsdp", "ep", "tp"},
+                                                                 {"rep", "ep", "fsdp"},
+                                                                 {"fsdp", "x", "tp"},
+                                                                 {"tp", "rep", "ep"}};
+    names_ =
+        kNames[static_cast<std::size_t>(dice_.below(static_cast<std::int64_t>(kNames.size())))];
+    std::int64_t left = 8;
+    for (std::size_t i = 0; i < names_.size(); ++i) {
+      shape_.push_back(1 +
+                       dice_.below(names_.size() == 3 ? std::min<std::int64_t>(left, 3) : left));
+      left /= shape_.back();
+    }
+    const std::int64_t num_ranks =
+        std::accumulate(shape_.begin(), shape_.end(), std::int64_t{1}, std::multiplies<>());
+    Json mesh = {{"shape", shape_}, {"mesh_dim_names", names_}};
+    if (maybe(3)) {
+      std::vector<std::int64_t> ranks(static_cast<std::size_t>(num_ranks));
+      std::iota(ranks.begin(), ranks.end(), std::int64_t{0});
+      for (std::int64_t i = num_ranks - 1; i > 0; --i) {
+        std::swap(ranks[static_cast<std::size_t>(i)],
+                  ranks[static_cast<std::size_t>(dice_.below(i + 1))]);
+      }
+      mesh["ranks"] = ranks;
+    }
+    json_["mesh"] = std::move(mesh);
+    if (size_of("x") > 0) {
+      // The only way to have a dim without a role: a role that its name could have is null.
+      rename("x", "mp");
+      if (size_of("tp") > 0) {
+        json_["roles"] = {{"tp_dim", "tp"}, {"ep_dim", "mp"}};
+        is_ep_mp_ = true;
+      } else {
+        json_["roles"] = {{"tp_dim", nullptr}};
+      }
     }
   }
-  scenario.mesh = Mesh(shape, names, ranks);
-  scenario.roles.fsdp_shard_dim = scenario.mesh.find("fsdp");
-  scenario.roles.dp_replicate_dim = scenario.mesh.find("rep");
-  scenario.fully_shard.shards_parameters =
-      scenario.roles.fsdp_shard_dim.has_value() && !dice.one_in(6);
-  const bool is_default = !dice.one_in(3);
-  for (int dim = 0; dim < scenario.mesh.num_dims(); ++dim) {
-    const bool has_role =
-        dim == scenario.roles.fsdp_shard_dim || dim == scenario.roles.dp_replicate_dim;
-    if (is_default ? has_role : dice.one_in(2)) scenario.data.data_dims.push_back(dim);
+
+  void rename(const std::string& from, const std::string& to) {
+    std::replace(names_.begin(), names_.end(), from, to);
+    json_["mesh"]["mesh_dim_names"] = names_;
   }
-}
 
-std::int64_t draw_size(Dice& dice) {
-  return dice.pick<std::int64_t>({1, 2, 3, 5, 7, 8, 11, 13});
-}
+  /// 0 if there is no such dim.
+  [[nodiscard]] std::int64_t size_of(const std::string& name) const {
+    const auto found = std::find(names_.begin(), names_.end(), name);
+    return found == names_.end() ? 0 : shape_[static_cast<std::size_t>(found - names_.begin())];
+  }
+  [[nodiscard]] std::string shard_dim() const {
+    for (const char* name : {"fsdp", "dp"}) {
+      if (size_of(name) > 0) return name;
+    }
+    return {};
+  }
+  /// Dims on which placements may be written.
+  [[nodiscard]] std::vector<std::string> placed_dims() const {
+    std::vector<std::string> dims;
+    for (const std::string& name : names_) {
+      if (name == "tp" || name == "ep" || (name == "mp" && is_ep_mp_)) dims.push_back(name);
+    }
+    return dims;
+  }
 
-ModelSpec draw_model(Dice& dice, bool is_exact) {
-  ModelSpec model;
-  if (dice.one_in(2)) {
-    const std::int64_t count = 1 + dice.below(3);
+  void draw_sharding() {
+    const std::string dim = shard_dim();
+    num_shards_ = dim.empty() ? 0 : size_of(dim);
+    if (num_shards_ > 0 && maybe(6)) {
+      fully_shard_["enable_param_shard"] = false;
+      num_shards_ = 0;
+    }
+    if (num_shards_ > 0 && maybe(3)) {
+      std::vector<std::int64_t> divisors;
+      for (std::int64_t d = 1; d <= num_shards_; ++d) {
+        if (num_shards_ % d == 0) divisors.push_back(d);
+      }
+      num_shards_ = divisors[static_cast<std::size_t>(
+          dice_.below(static_cast<std::int64_t>(divisors.size())))];
+      fully_shard_["shard_size"] = num_shards_;
+    }
+    if (maybe(3)) fully_shard_["chunking"] = "balanced";
+    fully_shard_["vocabulary"] = dice_.pick({"ragged", "ragged", "uneven_flag", "torch"});
+    if (maybe(5)) fully_shard_["min_shard_bytes"] = dice_.pick({1, 64, 200});
+    fully_shard_["reshard_after_forward"] = maybe(2);
+  }
+
+  std::int64_t draw_size() { return dice_.pick<std::int64_t>({1, 2, 3, 5, 7, 8, 11, 13}); }
+
+  /// Ranks by which placements cut each tensor dim.
+  std::vector<std::int64_t> draw_placements(std::size_t num_dims, Json& placements) {
+    std::vector<std::int64_t> ways(num_dims, 1);
+    const std::vector<std::string> dims = placed_dims();
+    std::vector<std::int64_t> cut(dims.size(), -1);
+    for (std::size_t i = 0; i < dims.size(); ++i) {
+      if (maybe(3)) continue;
+      cut[i] = dice_.below(static_cast<std::int64_t>(num_dims));
+      ways[static_cast<std::size_t>(cut[i])] *= size_of(dims[i]);
+      placements[dims[i]] = fmt::format("Shard({})", cut[i]);
+    }
+    if (dims.size() == 2 && cut[0] >= 0 && cut[0] == cut[1] && maybe(2)) {
+      // The right one cuts first.
+      placements[dims[0]] = fmt::format("StridedShard({}, {})", cut[0], size_of(dims[1]));
+    }
+    return ways;
+  }
+
+  void draw_parameters() {
+    const std::int64_t count = 1 + dice_.below(4);
+    Json parameters;
     for (std::int64_t i = 0; i < count; ++i) {
-      Shape shape(static_cast<std::size_t>(1 + dice.below(3)));
+      const std::string name = fmt::format("p{}", i);
+      names_of_parameters_.push_back(name);
+      std::vector<std::int64_t> shape(static_cast<std::size_t>(1 + dice_.below(3)));
       for (std::int64_t& size : shape)
-        size = draw_size(dice);
-      model.elementwise.push_back({fmt::format("p{}", i), std::move(shape)});
+        size = draw_size();
+      Json placements = Json::object();
+      const std::vector<std::int64_t> ways = draw_placements(shape.size(), placements);
+      if (num_shards_ > 0) draw_shard_placement(name, ways, shape);
+      if (placements.empty() || maybe(2)) {
+        parameters[name] = shape;
+        if (!placements.empty()) json_["placements"][name] = placements;
+      } else {
+        parameters[name] = {{"shape", shape}, {"placements", placements}};
+      }
     }
-    return model;
+    json_["parameters"] = std::move(parameters);
   }
-  // Exact integers grow with every layer.
-  const std::int64_t num_linear = 1 + dice.below(is_exact ? 2 : 4);
-  std::int64_t features = draw_size(dice);
-  for (std::int64_t i = 0; i < num_linear; ++i) {
-    if (i > 0 || dice.one_in(4)) {
-      const auto type =
-          is_exact
-              ? ModuleType::Relu
-              : dice.pick({ModuleType::Relu, ModuleType::Tanh, ModuleType::Silu, ModuleType::Gelu});
-      model.modules.push_back(activation(fmt::format("a{}", i), type, dice.one_in(2)));
+
+  /// May change the shape so that the cut is possible.
+  void draw_shard_placement(const std::string& name, const std::vector<std::int64_t>& ways,
+                            std::vector<std::int64_t>& shape) {
+    Json& placements = fully_shard_["shard_placement"];
+    const auto num_dims = static_cast<std::int64_t>(shape.size());
+    const std::int64_t kind = dice_.below(4);
+    if (kind == 0) {
+      const std::int64_t dim = dice_.below(num_dims);
+      placements[name] = maybe(2) ? dim : dim - num_dims;
+      const auto at = static_cast<std::size_t>(dim);
+      if (dim > 0) shape[at] = num_shards_ * ways[at] * (1 + dice_.below(2));
+    } else if (kind == 1) {
+      const std::int64_t num_cut = 1 + dice_.below(num_dims);
+      std::vector<int> dims(static_cast<std::size_t>(num_cut));
+      std::iota(dims.begin(), dims.end(), 0);
+      std::vector<std::int64_t> units;
+      for (std::int64_t i = 0; i < num_shards_; ++i)
+        units.push_back(dice_.below(4));
+      units[0] += 1;
+      const std::int64_t sum = std::accumulate(units.begin(), units.end(), std::int64_t{0});
+      // Even cuts by TP, so that the cells are the same on all ranks.
+      for (std::size_t d = 0; d < static_cast<std::size_t>(num_cut); ++d) {
+        shape[d] = ways[d] * dice_.pick<std::int64_t>({1, 2, 3});
+      }
+      shape[static_cast<std::size_t>(dice_.below(num_cut))] *= sum;
+      placements[name] = {{"dims", dims}, {"local_units", units}};
     }
-    const std::int64_t out = draw_size(dice);
-    model.modules.push_back(linear(fmt::format("l{}", i), features, out, dice.one_in(2)));
-    features = out;
+    if (placements.is_null()) fully_shard_.erase("shard_placement");
   }
-  // The features of activations are those of the linear that follows or precedes them.
-  return model;
-}
 
-void draw_units(Dice& dice, Scenario& scenario) {
-  if (dice.one_in(2)) return;
-  std::vector<std::string> names;
-  for (const ModuleSpec& module : scenario.model.modules) {
-    if (module.type == ModuleType::Linear) names.push_back(module.name);
+  void draw_modules() {
+    Json model = Json::array();
+    // Exact integers grow with every layer.
+    const std::int64_t num_linear = 1 + dice_.below(is_exact_ ? 2 : 4);
+    std::int64_t features = draw_size();
+    for (std::int64_t i = 0; i < num_linear; ++i) {
+      if (i > 0 || maybe(4)) {
+        if (i == 0) json_["data"]["sample_shape"] = {features};
+        Json activation = {
+            {"name", fmt::format("a{}", i)},
+            {"type", is_exact_ ? "relu" : dice_.pick({"relu", "tanh", "silu", "gelu"})}};
+        if (activation["type"] == "gelu" && maybe(2)) activation["approximate"] = "tanh";
+        model.push_back(std::move(activation));
+      }
+      const std::string name = fmt::format("l{}", i);
+      const std::int64_t out = draw_size();
+      const bool has_bias = maybe(2);
+      // Columns that divide may be cut.
+      if (num_shards_ > 0 && features % num_shards_ == 0 && maybe(2)) {
+        fully_shard_["shard_placement"][name + ".weight"] = 1;
+      }
+      model.push_back({{"name", name},
+                       {"type", "linear"},
+                       {"in_features", features},
+                       {"out_features", out},
+                       {"bias", has_bias}});
+      names_of_units_.push_back(name);
+      names_of_parameters_.push_back(name + ".weight");
+      if (has_bias) names_of_parameters_.push_back(name + ".bias");
+      features = out;
+    }
+    json_["model"] = std::move(model);
   }
-  for (const ElementwiseSpec& parameter : scenario.model.elementwise) {
-    names.push_back(parameter.name);
-  }
-  std::vector<std::string> patterns;
-  for (const std::string& name : names) {
-    if (dice.one_in(2)) patterns.push_back(name);
-  }
-  scenario.units = assign_units(scenario.model, scenario.parameters, patterns, true);
-}
 
-void draw_fully_shard(Dice& dice, Scenario& scenario) {
-  FullyShardSpec& spec = scenario.fully_shard;
-  const bool is_exact = scenario.is_exact();
-  spec.reshard_after_forward = dice.one_in(2);
-  spec.reduce_op = dice.pick({ReduceOp::Avg, ReduceOp::Sum});
-  if (dice.one_in(3)) spec.gradient_scaling_factor = is_exact ? 2 : dice.pick({2.0, 0.5, 3.0});
-  if (dice.one_in(4)) spec.gradient_divide_factor = is_exact ? 4 : dice.pick({2.0, 7.0, 300.0});
-  for (std::size_t p = 0; p < scenario.parameters.size(); ++p) {
-    if (dice.one_in(4)) spec.replicate_params.push_back(static_cast<int>(p));
+  void draw_units() {
+    if (names_of_units_.empty()) names_of_units_ = names_of_parameters_;
+    if (maybe(2)) return;
+    Json units = Json::array();
+    for (const std::string& name : names_of_units_) {
+      if (maybe(2)) units.push_back(name);
+    }
+    fully_shard_["units"] = std::move(units);
   }
-}
 
-void draw_training(Dice& dice, Scenario& scenario) {
-  TrainingSpec& training = scenario.training;
-  training.steps = 1 + dice.below(3);
-  training.global_batch = scenario.num_data_ranks() * (1 + dice.below(3));
-  training.loss_normalization = dice.pick(
-      {LossNormalization::LocalMean, LossNormalization::LocalMean, LossNormalization::Sum});
-  OptimizerSpec& optimizer = training.optimizer;
-  if (scenario.is_exact()) {
-    optimizer.momentum = dice.pick({0.0, 0.5});
-    optimizer.nesterov = optimizer.momentum != 0 && dice.one_in(2);
-    return;
+  void draw_scaling() {
+    fully_shard_["reduce_op"] = maybe(2) ? "avg" : "sum";
+    if (maybe(3)) {
+      fully_shard_["gradient_scaling_factor"] = is_exact_ ? 2 : dice_.pick({2.0, 0.5, 3.0});
+    }
+    if (maybe(4)) {
+      fully_shard_["gradient_divide_factor"] = is_exact_ ? 4 : dice_.pick({2.0, 7.0, 300.0});
+    }
+    for (const std::string& name : names_of_parameters_) {
+      if (maybe(5)) {
+        fully_shard_["replicate_params"].push_back(name);
+      } else if (maybe(6)) {
+        fully_shard_["ignored_params"].push_back(name);
+      }
+    }
   }
-  optimizer.kind =
-      dice.pick({OptimizerSpec::Kind::Sgd, OptimizerSpec::Kind::Adam, OptimizerSpec::Kind::AdamW});
-  optimizer.lr = optimizer.kind == OptimizerSpec::Kind::Sgd ? 0.01 : 0.001;
-  if (dice.one_in(3)) optimizer.weight_decay = 0.01;
-  if (optimizer.kind == OptimizerSpec::Kind::Sgd) {
-    optimizer.momentum = dice.pick({0.0, 0.9});
-    optimizer.nesterov = optimizer.momentum != 0 && dice.one_in(2);
+
+  /// Names of the dims over which the batch is split: by default those of fully_shard and ep.
+  std::vector<std::string> draw_data_dims() {
+    const bool is_default = !maybe(3);
+    std::vector<std::string> dims;
+    for (const std::string& name : names_) {
+      const bool has_role = name == "fsdp" || name == "dp" || name == "rep" || name == "ep" ||
+                            (name == "mp" && is_ep_mp_);
+      if (is_default ? has_role : maybe(2)) dims.push_back(name);
+    }
+    if (!is_default) json_["data"]["data_dims"] = dims;
+    return dims;
   }
-}
+
+  void draw_data() { json_["data"]["seed"] = dice_.below(1000); }
+
+  void draw_training() {
+    std::int64_t num_data_ranks = 1;
+    for (const std::string& dim : draw_data_dims())
+      num_data_ranks *= size_of(dim);
+    Json training = {{"steps", 1 + dice_.below(3)},
+                     {"global_batch", num_data_ranks * (1 + dice_.below(3))}};
+    if (maybe(3)) training["loss_normalization"] = "sum";
+    Json optimizer;
+    if (is_exact_) {
+      const double momentum = dice_.pick({0.0, 0.5});
+      optimizer = {{"name", "sgd"}, {"momentum", momentum}};
+      if (momentum != 0) optimizer["nesterov"] = maybe(2);
+    } else if (maybe(2)) {
+      const double momentum = dice_.pick({0.0, 0.9});
+      optimizer = {{"name", "sgd"}, {"lr", 0.01}, {"momentum", momentum}};
+      if (momentum != 0) optimizer["nesterov"] = maybe(2);
+    } else {
+      optimizer = {{"name", dice_.pick({"adam", "adamw"})}, {"lr", 0.001}};
+    }
+    if (!is_exact_ && maybe(3)) optimizer["weight_decay"] = 0.01;
+    training["optimizer"] = std::move(optimizer);
+    json_["training"] = std::move(training);
+  }
+
+  Dice& dice_;
+  Json json_;
+  Json fully_shard_ = Json::object();
+  std::vector<std::string> names_;
+  std::vector<std::int64_t> shape_;
+  std::int64_t num_shards_ = 0;  ///< 0: parameters are not cut
+  bool is_exact_ = false;
+  bool is_ep_mp_ = false;
+  std::vector<std::string> names_of_parameters_;
+  std::vector<std::string> names_of_units_;
+};
 
 }  // namespace
 
-Scenario random_scenario(Dice& dice) {
-  Scenario scenario;
-  scenario.name = "random";
-  scenario.file = "random.json";
-  scenario.numerics.dtype = dice.pick({DType::Float32, DType::Float32, DType::Float64});
-  if (dice.one_in(4)) make_exact(scenario);
-  scenario.data.seed = static_cast<std::uint64_t>(dice.below(1000));
-  draw_mesh(dice, scenario);
-  scenario.model = draw_model(dice, scenario.is_exact());
-  scenario.training.global_batch = scenario.num_data_ranks();
-  finish_scenario(scenario);
-  draw_units(dice, scenario);
-  draw_fully_shard(dice, scenario);
-  draw_training(dice, scenario);
-  return scenario;
-}
-
-std::string describe(const Scenario& scenario) {
-  std::string text = fmt::format(
-      "mesh ({}) {}, data over ({})", fmt::join(scenario.mesh.shape(), ", "),
-      scenario.mesh.num_dims() == 1 ? scenario.mesh.name(0) : scenario.mesh.names({0, 1}),
-      scenario.mesh.names(scenario.data.data_dims));
-  for (const ParameterSpec& parameter : scenario.parameters) {
-    text += fmt::format(", {} {}", parameter.name, to_string(parameter.shape));
-  }
-  for (const ModuleSpec& module : scenario.model.modules) {
-    text += fmt::format(", {}", name_of(module.type));
-  }
-  const FullyShardSpec& spec = scenario.fully_shard;
-  text += fmt::format(
-      "; {} units, shards {}, reshard {}, {}, k {}, F {}, replicated {}; {} steps, batch {}, "
-      "optimizer {}, lr {}, momentum {}, {}{}, seed {}",
-      scenario.units.size(), spec.shards_parameters, spec.reshard_after_forward,
-      to_string(spec.reduce_op), spec.gradient_scaling_factor, gradient_divisor(scenario),
-      spec.replicate_params.size(), scenario.training.steps, scenario.training.global_batch,
-      static_cast<int>(scenario.training.optimizer.kind), scenario.training.optimizer.lr,
-      scenario.training.optimizer.momentum, name_of(scenario.numerics.dtype),
-      scenario.is_exact() ? " exact" : "", scenario.data.seed);
-  return text;
+std::string random_scenario(Dice& dice) {
+  return ScenarioDraw(dice).draw().dump(1);
 }
 
 }  // namespace hpsim::test

@@ -27,12 +27,12 @@ class Dice {
   std::mt19937_64 engine_;
 };
 
-/// A small scenario that is valid and may be any mix of what the format allows: meshes of 1 or 2
-/// dims up to 8 ranks with any roles and rank order, prime and single sizes, elementwise and module
-/// models, units, replicated parameters, data dims, factors, optimizers, dtypes and modes.
-[[nodiscard]] Scenario random_scenario(Dice& dice);
-
-/// One line that tells what was drawn.
-[[nodiscard]] std::string describe(const Scenario& scenario);
+/// The JSON text of a small scenario that is valid and may be any mix of what the format allows:
+/// meshes of 1 to 3 dims up to 8 ranks with any roles and rank order, prime and single sizes,
+/// elementwise parameters with placements by TP and EP, module models, units, shards along any
+/// tensor dim or ragged over several, shard_size, min_shard_bytes, replicated and ignored
+/// parameters, both chunk rules, all vocabularies, data dims, factors, optimizers, dtypes and
+/// modes.
+[[nodiscard]] std::string random_scenario(Dice& dice);
 
 }  // namespace hpsim::test

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <csignal>
 #include <map>
 #include <utility>
 
@@ -222,9 +223,18 @@ std::optional<Failure> Judge::own_fault() const {
 }
 
 std::optional<Failure> Judge::ended_early() const {
-  const auto root = first([](const RankView& rank) {
+  const auto ended = [](const RankView& rank) {
     return rank.process.ended() && rank.status.state != RankState::Failed;
-  });
+  };
+  // Gloo may crash where a peer is lost while ranks still connect: then that peer is the root.
+  const auto crashed_connecting = [](const RankView& rank) {
+    return rank.process.kind == ProcessState::Kind::Killed &&
+           (rank.process.code == SIGSEGV || rank.process.code == SIGABRT) &&
+           rank.status.state == RankState::Connecting;
+  };
+  auto root =
+      first([&](const RankView& rank) { return ended(rank) && !crashed_connecting(rank); });
+  if (!root) root = first(ended);
   if (!root) return std::nullopt;
   return make_failure(*root, what_happened(*root));
 }

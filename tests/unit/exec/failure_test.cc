@@ -231,5 +231,20 @@ TEST_CASE("lost connections without a cause are a failure once patience is over"
   CHECK_THAT(failure->message, Contains("rank 0 reports: reset by peer"));
 }
 
+TEST_CASE("a crash of Gloo while connecting is not the root if another rank was lost") {
+  auto ranks = in_collective(3);
+  ranks[0].status.state = RankState::Connecting;
+  ranks[0].process = {ProcessState::Kind::Killed, SIGSEGV};
+  ranks[1].status.state = RankState::Computing;
+  ranks[1].process = {ProcessState::Kind::Killed, SIGKILL};
+  const auto failure = judge(ranks);
+  REQUIRE(failure);
+  CHECK(failure->root == Rank{1});
+  CHECK_THAT(failure->help, Contains("killed by SIGSEGV"));
+  ranks[1].process = {};
+  REQUIRE(judge(ranks));
+  CHECK(judge(ranks)->root == Rank{0});
+}
+
 }  // namespace
 }  // namespace hpsim
