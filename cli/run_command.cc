@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "base/units.h"
 #include "baseline/eigen_baseline.h"
 #include "commands.h"
 #include "exec/executor.h"
@@ -50,11 +51,22 @@ ReferenceRun reference_for(const VerifiedPlan& plan, const RunResult& run) {
   return run_baseline(plan->scenario, held);
 }
 
+/// \throws Error (Usage) if --full would list more ranks than anybody reads
+void require_listable_ranks(bool full, std::int64_t num_ranks) {
+  constexpr std::int64_t kMost = 131072;
+  if (!full || num_ranks <= kMost) return;
+  throw Error(ErrorKind::Usage,
+              fmt::format("--full lists every rank, up to {}, but the mesh has {}",
+                          format_count(kMost), format_count(num_ranks)),
+              "leave --full out: the report then has a line per kind of shard");
+}
+
 /// From scenario to report.
 Report run_scenario(const Scenario& scenario, const RunSettings& settings, ProgressLine& progress) {
   const double start_s = now_s();
   progress.start();
   require_ranks(settings.backend, scenario.mesh.num_ranks());
+  require_listable_ranks(settings.full, scenario.mesh.num_ranks());
   require_faults(settings.backend, scenario);
   const VerifiedPlan plan = verify_plan(build_plan(scenario));
   const std::unique_ptr<Executor> executor = make_executor(settings.backend);

@@ -3,18 +3,20 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <limits>
 #include <string>
 
 #include "base/check.h"
 #include "base/error.h"
 #include "base/units.h"
+#include "plan/rank_layout.h"
 
 namespace hpsim {
 
 std::int64_t max_ranks(Backend backend) {
   switch (backend) {
     case Backend::Symbolic:
-      return std::int64_t{1} << 20;
+      return std::numeric_limits<std::int64_t>::max();
     case Backend::Local:
       return 1024;
     case Backend::Gloo:
@@ -29,10 +31,11 @@ void require_ranks(Backend backend, std::int64_t num_ranks) {
   std::string help;
   for (const Backend larger : {Backend::Local, Backend::Symbolic}) {
     if (num_ranks > max_ranks(larger)) continue;
-    help += fmt::format("{}--backend {} takes up to {} ranks", help.empty() ? "" : ", ",
-                        name_of(larger), format_count(max_ranks(larger)));
+    help += larger == Backend::Symbolic
+                ? fmt::format("{}--backend symbolic takes any number", help.empty() ? "" : ", ")
+                : fmt::format("--backend {} takes up to {} ranks", name_of(larger),
+                              format_count(max_ranks(larger)));
   }
-  if (help.empty()) help = "no backend takes so many; make the mesh smaller";
   throw Error(
       ErrorKind::Usage,
       fmt::format("the mesh has {} ranks, backend {} takes up to {}", format_count(num_ranks),
@@ -50,6 +53,18 @@ void require_faults(Backend backend, const Scenario& scenario) {
                                                  "backend {} does not have",
                                                  name_of(first.kind), name_of(backend)),
                           .help = "use --backend gloo, or leave \"faults\" out"}});
+}
+
+void require_rank_kinds(const Plan& plan) {
+  constexpr double kMost = 200000;
+  const double kinds = num_rank_classes(plan);
+  if (kinds <= kMost) return;
+  throw Error(
+      ErrorKind::Usage,
+      fmt::format("the ranks hold {:.3g} different sets of sizes, backend symbolic takes up to "
+                  "{}",
+                  kinds, format_count(static_cast<std::int64_t>(kMost))),
+      "make the cuts even, or the parameters fewer");
 }
 
 void require_memory_for_results(std::int64_t size_bytes) {

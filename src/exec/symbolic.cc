@@ -13,6 +13,7 @@ namespace hpsim {
 RunResult SymbolicExecutor::run(const VerifiedPlan& plan, const RunOptions& /*options*/) {
   require_ranks(Backend::Symbolic, plan->mesh().num_ranks());
   require_faults(Backend::Symbolic, plan->scenario);
+  require_rank_kinds(*plan);
   // Ranks with shards of the same sizes use the same memory: one record for all of them.
   std::vector<Rank> recording;
   for (const RankClass& each : rank_classes(*plan))

@@ -40,6 +40,17 @@ std::vector<Starts> starts_of(const Mesh& mesh, const PlannedParameter& paramete
   return starts;
 }
 
+/// The same for all parameters together.
+std::vector<Starts> starts_of(const Plan& plan) {
+  std::vector<Starts> starts(static_cast<std::size_t>(plan.mesh().num_dims()), Starts{0});
+  for (const PlannedParameter& parameter : plan.parameters) {
+    const std::vector<Starts> of_parameter = starts_of(plan.mesh(), parameter);
+    for (std::size_t dim = 0; dim < starts.size(); ++dim)
+      starts[dim].insert(of_parameter[dim].begin(), of_parameter[dim].end());
+  }
+  return starts;
+}
+
 }  // namespace
 
 HeldShard held_shard(const Mesh& mesh, const PlannedParameter& parameter,
@@ -88,14 +99,16 @@ std::vector<Coordinate> telling_coordinates(const Mesh& mesh, const PlannedParam
   return coordinates;
 }
 
+double num_rank_classes(const Plan& plan) {
+  double product = 1;
+  for (const Starts& starts : starts_of(plan))
+    product *= static_cast<double>(starts.size());
+  return product;
+}
+
 std::vector<RankClass> rank_classes(const Plan& plan) {
   const Mesh& mesh = plan.mesh();
-  std::vector<Starts> starts(static_cast<std::size_t>(mesh.num_dims()), Starts{0});
-  for (const PlannedParameter& parameter : plan.parameters) {
-    const std::vector<Starts> of_parameter = starts_of(mesh, parameter);
-    for (std::size_t dim = 0; dim < starts.size(); ++dim)
-      starts[dim].insert(of_parameter[dim].begin(), of_parameter[dim].end());
-  }
+  const std::vector<Starts> starts = starts_of(plan);
   std::vector<RankClass> classes = {{Coordinate(starts.size(), 0), 1}};
   for (std::size_t dim = 0; dim < starts.size(); ++dim) {
     std::vector<RankClass> more;

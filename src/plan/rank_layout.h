@@ -40,6 +40,9 @@ struct RankClass {
   std::int64_t num_ranks = 0;
 };
 
+/// How many there are; may be more than fit memory.
+[[nodiscard]] double num_rank_classes(const Plan& plan);
+
 /// All ranks in classes; along each mesh dim, a class is a run of coordinates.
 [[nodiscard]] std::vector<RankClass> rank_classes(const Plan& plan);
 

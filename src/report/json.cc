@@ -30,11 +30,19 @@ Json numbers(const std::vector<double>& values) {
   return array;
 }
 
-Json rank_numbers(const std::vector<Rank>& ranks, std::size_t limit) {
+Json rank_numbers(const std::vector<Rank>& ranks) {
   Json array = Json::array();
-  for (std::size_t i = 0; i < std::min(ranks.size(), limit); ++i)
-    array.push_back(ranks[i].value);
+  for (const Rank rank : ranks)
+    array.push_back(rank.value);
   return array;
+}
+
+/// The first members of the first group along `dims`, at most kMaxListedRanks.
+std::vector<Rank> first_members(const Mesh& mesh, const MeshDims& dims) {
+  std::vector<Rank> members;
+  for (std::int64_t i = 0; i < std::min(mesh.size(dims), kMaxListedRanks); ++i)
+    members.push_back(mesh.rank_at(mesh.coordinate_along(dims, i)));
+  return members;
 }
 
 Json names_of_dims(const Mesh& mesh, const MeshDims& dims) {
@@ -48,14 +56,13 @@ Json groups_json(const Mesh& mesh, const MeshDims& dims, bool lists_ranks) {
   if (lists_ranks) {
     Json groups = Json::array();
     for (const std::vector<Rank>& group : groups_along(mesh, dims))
-      groups.push_back(rank_numbers(group, group.size()));
+      groups.push_back(rank_numbers(group));
     return groups;
   }
-  const Rank first = mesh.rank_at(Coordinate(static_cast<std::size_t>(mesh.num_dims()), 0));
   return {{"mesh_dims", names_of_dims(mesh, dims)},
           {"size", mesh.size(dims)},
           {"count", mesh.num_ranks() / mesh.size(dims)},
-          {"first", rank_numbers(group_of(mesh, dims, first), kMaxListedRanks)}};
+          {"first", rank_numbers(first_members(mesh, dims))}};
 }
 
 Json placements_json(const std::vector<Placement>& placements, Vocabulary vocabulary) {

@@ -241,16 +241,40 @@ TEST_CASE("every backend says how many ranks it takes, and who takes more") {
   CHECK(message(Backend::Gloo, 64).empty());
   CHECK(message(Backend::Gloo, 65) ==
         "error: the mesh has 65 ranks, backend gloo takes up to 64\n"
-        "  help: --backend local takes up to 1,024 ranks, --backend symbolic takes up to 1,048,576 "
-        "ranks");
+        "  help: --backend local takes up to 1,024 ranks, --backend symbolic takes any number");
   CHECK(message(Backend::Local, 1024).empty());
   CHECK(message(Backend::Local, 1025) ==
         "error: the mesh has 1,025 ranks, backend local takes up to 1,024\n"
-        "  help: --backend symbolic takes up to 1,048,576 ranks");
+        "  help: --backend symbolic takes any number");
   CHECK(message(Backend::Symbolic, 131072).empty());
-  CHECK(message(Backend::Symbolic, 1000000000) ==
-        "error: the mesh has 1,000,000,000 ranks, backend symbolic takes up to 1,048,576\n"
-        "  help: no backend takes so many; make the mesh smaller");
+  CHECK(message(Backend::Symbolic, 1000000000).empty());
+}
+
+TEST_CASE("symbolic takes a billion ranks, but not a million kinds of them") {
+  Scenario scenario = fsdp_scenario(elementwise_model({{"w", {1000003, 3}}}), 1);
+  scenario.mesh = Mesh({1000, 1000000}, {"rep", "fsdp"});
+  scenario.roles = {.fsdp_shard_dim = 1, .dp_replicate_dim = 0};
+  scenario.data.data_dims = {0, 1};
+  scenario.training.global_batch = scenario.num_data_ranks();
+  const RunResult run = SymbolicExecutor().run(verified(scenario), {});
+  // 2 rows on the first 500,001 ranks, 1 on the next, then none: three kinds.
+  CHECK(run.layout().recording().size() == 3);
+  CHECK(run.held_boxes(Rank{500001}, 0) == std::vector<Box>{{{1000002, 0}, {1, 3}}});
+
+  std::vector<ElementwiseSpec> specs;
+  for (std::int64_t i = 0; i < 1000; ++i)
+    specs.push_back({"p" + std::to_string(i), {1009 + 16 * i, 997 + 16 * i}});
+  Scenario many = fsdp_scenario(elementwise_model(specs), 1);
+  many.mesh = Mesh({100000, 50000}, {"fsdp", "tp"});
+  many.roles = {.fsdp_shard_dim = 0, .tp_dim = 1};
+  many.placements.assign(1000, {Replicate{}, Shard{1}});
+  try {
+    (void)SymbolicExecutor().run(verified(many), {});
+    FAIL("no error");
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::Usage);
+    CHECK(std::string(error.what()).find("different sets of sizes") != std::string::npos);
+  }
 }
 
 TEST_CASE("results larger than the machine's memory are refused before anything runs") {
