@@ -114,16 +114,21 @@ void check_row(const Plan& plan, const Bucket& bucket, Recorder& recorder) {
           fmt::format("slot of \"{}\" begins at {}, the one before it ends at {}", parameter.name,
                       to_string(mesh, parameter.offset_elems), to_string(mesh, end_of_last)));
     }
+    // Wherever TP leaves another size, and wherever the plan says that slots have one.
+    std::vector<Coordinate> coordinates = telling_wholes(mesh, parameter);
     Coordinate coordinate(static_cast<std::size_t>(mesh.num_dims()), 0);
-    do {
+    while (advance(mesh, parameter.padded_elems.dims(), coordinate))
+      coordinates.push_back(coordinate);
+    for (const Coordinate& each : coordinates) {
       recorder.count();
-      const std::int64_t wanted = num_elems(padded_shape_at(mesh, parameter, coordinate));
-      const std::int64_t got = parameter.padded_elems.at(mesh, coordinate);
+      const std::int64_t wanted = num_elems(padded_shape_at(mesh, parameter, each));
+      const std::int64_t got = parameter.padded_elems.at(mesh, each);
       if (got == wanted) continue;
       recorder.add(FindingCode::CommShape, parameter.name,
                    fmt::format("slot of \"{}\" has {} elements, its largest shard {}",
                                parameter.name, got, wanted));
-    } while (advance(mesh, parameter.padded_elems.dims(), coordinate));
+      break;
+    }
     end_of_last = parameter.offset_elems.plus(mesh, parameter.padded_elems);
   }
   if (end_of_last != bucket.row_elems) {

@@ -40,6 +40,29 @@ std::vector<Starts> starts_of(const Mesh& mesh, const PlannedParameter& paramete
   return starts;
 }
 
+/// First and last of every run along each of `dims`, in all combinations.
+std::vector<Coordinate> boundaries(const Mesh& mesh, const std::vector<Starts>& starts,
+                                   const MeshDims& dims) {
+  std::vector<Coordinate> coordinates = {Coordinate(static_cast<std::size_t>(mesh.num_dims()), 0)};
+  for (const int mesh_dim : dims) {
+    const auto at = static_cast<std::size_t>(mesh_dim);
+    Starts entries = starts[at];
+    for (const std::int64_t start : starts[at]) {
+      if (start > 0) entries.insert(start - 1);
+    }
+    entries.insert(mesh.size(mesh_dim) - 1);
+    std::vector<Coordinate> more;
+    for (const Coordinate& coordinate : coordinates) {
+      for (const std::int64_t entry : entries) {
+        more.push_back(coordinate);
+        more.back()[at] = entry;
+      }
+    }
+    coordinates = std::move(more);
+  }
+  return coordinates;
+}
+
 /// The same for all parameters together.
 std::vector<Starts> starts_of(const Plan& plan) {
   std::vector<Starts> starts(static_cast<std::size_t>(plan.mesh().num_dims()), Starts{0});
@@ -78,25 +101,11 @@ Shape padded_shape_at(const Mesh& mesh, const PlannedParameter& parameter,
 }
 
 std::vector<Coordinate> telling_coordinates(const Mesh& mesh, const PlannedParameter& parameter) {
-  const std::vector<Starts> starts = starts_of(mesh, parameter);
-  std::vector<Coordinate> coordinates = {Coordinate(static_cast<std::size_t>(mesh.num_dims()), 0)};
-  for (const int mesh_dim : parameter.cut_dims()) {
-    const auto at = static_cast<std::size_t>(mesh_dim);
-    Starts entries = starts[at];
-    for (const std::int64_t start : starts[at]) {
-      if (start > 0) entries.insert(start - 1);
-    }
-    entries.insert(mesh.size(mesh_dim) - 1);
-    std::vector<Coordinate> more;
-    for (const Coordinate& coordinate : coordinates) {
-      for (const std::int64_t entry : entries) {
-        more.push_back(coordinate);
-        more.back()[at] = entry;
-      }
-    }
-    coordinates = std::move(more);
-  }
-  return coordinates;
+  return boundaries(mesh, starts_of(mesh, parameter), parameter.cut_dims());
+}
+
+std::vector<Coordinate> telling_wholes(const Mesh& mesh, const PlannedParameter& parameter) {
+  return boundaries(mesh, starts_of(mesh, parameter), cutting_dims(parameter.unsharded));
 }
 
 double num_rank_classes(const Plan& plan) {

@@ -34,6 +34,10 @@ struct HeldShard {
 [[nodiscard]] std::vector<Coordinate> telling_coordinates(const Mesh& mesh,
                                                           const PlannedParameter& parameter);
 
+/// The same for what TP and EP leave: coordinates along the sharded group are 0.
+[[nodiscard]] std::vector<Coordinate> telling_wholes(const Mesh& mesh,
+                                                     const PlannedParameter& parameter);
+
 /// Ranks that hold shards of equal sizes of every parameter.
 struct RankClass {
   Coordinate first;
