@@ -232,8 +232,7 @@ std::optional<Failure> Judge::ended_early() const {
            (rank.process.code == SIGSEGV || rank.process.code == SIGABRT) &&
            rank.status.state == RankState::Connecting;
   };
-  auto root =
-      first([&](const RankView& rank) { return ended(rank) && !crashed_connecting(rank); });
+  auto root = first([&](const RankView& rank) { return ended(rank) && !crashed_connecting(rank); });
   if (!root) root = first(ended);
   if (!root) return std::nullopt;
   return make_failure(*root, what_happened(*root));
