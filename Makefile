@@ -2,23 +2,26 @@
 #   NATIVE=OFF  portable code instead of code for this machine's processor
 #   PREFIX=DIR  where `make install` puts things
 #   JOBS=N      parallel jobs
+#   FUZZ_SECONDS=N  how long `make fuzz` looks for inputs that break the scenario reader
 
 NATIVE ?= ON
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
+FUZZ_SECONDS ?= 600
 
 PACKAGES := sh cmake/install_packages.sh
 SOURCES = $$(find src cli tests -name '*.h' -o -name '*.cc')
 CTEST := ctest --output-on-failure -LE slow
 DEMO := scenarios/fsdp/a2_uneven_7x8_over_4.json
 
-.PHONY: help demo build configure test asan tsan lint tidy format bench install clean
+.PHONY: help demo build configure test fuzz asan tsan lint tidy format bench install clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo     build, then run a scenario with uneven shards over real Gloo collectives"
 	@echo "make build    build/hpsim, optimised (NATIVE=OFF: for any processor)"
 	@echo "make test     build and run all tests but the slow ones"
+	@echo "make fuzz     fuzz the scenario reader for FUZZ_SECONDS ($(FUZZ_SECONDS))"
 	@echo "make asan     the same tests under address and undefined-behaviour sanitizers"
 	@echo "make tsan     the same tests under the thread sanitizer"
 	@echo "make lint     format, include layers, warnings as errors"
@@ -37,15 +40,20 @@ build: configure
 	@cmake --build --preset release -j $(JOBS) --target hpsim
 
 configure:
-	@$(PACKAGES) build speed
+	@$(PACKAGES) build speed $(MORE_PURPOSES)
 	@cmake --preset release -DHPSIM_NATIVE=$(NATIVE) -DCMAKE_INSTALL_PREFIX=$(PREFIX) > /dev/null
 
+test fuzz: MORE_PURPOSES := fuzz
 test: configure
 	@cmake --build --preset release -j $(JOBS)
 	$(CTEST) --test-dir build -j 2
 
+fuzz: configure
+	@cmake --build --preset release -j $(JOBS) --target fuzz_scenario
+	sh tests/fuzz/run_fuzzer.sh build/tests/fuzz/scenario_fuzzer $(FUZZ_SECONDS) build/fuzz
+
 asan tsan:
-	@$(PACKAGES) build speed
+	@$(PACKAGES) build speed fuzz
 	@cmake --preset $@ > /dev/null
 	@cmake --build --preset $@ -j $(JOBS)
 	$(CTEST) --test-dir build-$@ -j 2

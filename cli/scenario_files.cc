@@ -1,13 +1,15 @@
 #include "scenario_files.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "scenario/parse.h"
@@ -25,21 +27,62 @@ constexpr std::size_t kMaxBytes = (std::size_t{16} << 20) + 1;
               {Diagnostic{.file = path, .message = why, .help = std::move(help)}});
 }
 
+[[noreturn]] void refuse_for_errno(const std::string& path) {
+  refuse(path, fmt::format("cannot be read: {}", std::strerror(errno)));
+}
+
+class OpenFile {
+ public:
+  /// Opens at once also a pipe that nobody writes to.
+  explicit OpenFile(const std::string& path)
+      : fd_(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)) {
+    if (fd_ < 0) refuse_for_errno(path);
+  }
+  ~OpenFile() { ::close(fd_); }
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+  [[nodiscard]] int fd() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+/// Files and pipes are read; reading anything else may never end.
+bool check_kind(const OpenFile& file, const std::string& path) {
+  struct stat status {};
+  if (::fstat(file.fd(), &status) != 0) refuse_for_errno(path);
+  if (!S_ISREG(status.st_mode) && !S_ISFIFO(status.st_mode)) {
+    refuse(path, S_ISDIR(status.st_mode) ? "is a directory" : "is a device, not a file",
+           "a scenario is a file, or comes through a pipe");
+  }
+  return S_ISFIFO(status.st_mode);
+}
+
+void wait_for_writer(const OpenFile& file, const std::string& path) {
+  constexpr int kLongestWaitMs = 10'000;
+  pollfd wanted{file.fd(), POLLIN, 0};
+  const int num_ready = ::poll(&wanted, 1, kLongestWaitMs);
+  if (num_ready < 0 && errno != EINTR) refuse_for_errno(path);
+  if (num_ready == 0) {
+    refuse(path, fmt::format("nothing came through this pipe for {} s", kLongestWaitMs / 1000),
+           "start what writes to it first");
+  }
+}
+
 std::string read_file(const std::string& path) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"),
-                                                             &std::fclose);
-  if (!file) refuse(path, fmt::format("cannot be read: {}", std::strerror(errno)));
+  const OpenFile file(path);
+  const bool is_pipe = check_kind(file, path);
   std::string text;
   char block[1 << 16];
   while (text.size() < kMaxBytes) {
-    errno = 0;
-    const std::size_t count =
-        std::fread(block, 1, std::min(sizeof block, kMaxBytes - text.size()), file.get());
-    if (std::ferror(file.get()) != 0) {
-      refuse(path, fmt::format("cannot be read: {}", std::strerror(errno)));
-    }
+    if (is_pipe) wait_for_writer(file, path);
+    const ssize_t count = ::read(file.fd(), block, std::min(sizeof block, kMaxBytes - text.size()));
     if (count == 0) break;
-    text.append(block, count);
+    if (count > 0) {
+      text.append(block, static_cast<std::size_t>(count));
+    } else if (errno != EAGAIN && errno != EINTR) {
+      refuse_for_errno(path);
+    }
   }
   return text;
 }
@@ -101,7 +144,8 @@ std::vector<std::string> files_below(const std::string& directory) {
     const fs::path& path = it->path();
     if (it->is_directory(failure)) {
       if (path.filename() == "invalid") it.disable_recursion_pending();
-    } else if (path.extension() == ".json" && is_scenario(path.string())) {
+    } else if (path.extension() == ".json" && it->is_regular_file(failure) &&
+               is_scenario(path.string())) {
       files.push_back(path.string());
     }
   }

@@ -31,7 +31,9 @@ struct ReadScenarios {
   std::vector<RejectedFile> rejected;
 };
 
-/// Reads all files, whatever is wrong with some. \throws Error (Usage) if one cannot be read
+/// Reads all files, whatever is wrong with some.
+/// \throws Error (Usage) if one cannot be read, is neither a file nor a pipe, or is a pipe through
+///         which nothing comes for 10 s
 [[nodiscard]] ReadScenarios read_scenarios(const std::vector<std::string>& files);
 
 }  // namespace hpsim

@@ -34,7 +34,8 @@ struct Diagnostic {
 };
 
 /// `file:line:column: pointer: error: message`, and a second line `  help: ...` if there is help.
-/// Parts that are empty or 0 are left out. No newline at the end.
+/// Parts that are empty or 0 are left out. No newline at the end. Control characters are written as
+/// \u001b, except the ends of lines in message and help.
 [[nodiscard]] std::string to_string(const Diagnostic& diagnostic);
 
 /// Thrown at most once per stage, with everything that the stage found.

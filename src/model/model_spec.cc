@@ -43,4 +43,12 @@ std::int64_t features_before_module(const ModelSpec& model, int module) {
   return 0;
 }
 
+std::vector<std::int64_t> features_along(const ModelSpec& model) {
+  std::vector<std::int64_t> features = {features_before_module(model, 0)};
+  for (const ModuleSpec& module : model.modules) {
+    features.push_back(module.type == ModuleType::Linear ? module.out_features : features.back());
+  }
+  return features;
+}
+
 }  // namespace hpsim

@@ -54,4 +54,7 @@ struct ModelSpec {
 ///   relu, linear 6 -> 10                    0 -> 6    1 -> 6     2 -> 10
 [[nodiscard]] std::int64_t features_before_module(const ModelSpec& model, int module);
 
+/// features_before_module of every module and of the output, in one pass over the model.
+[[nodiscard]] std::vector<std::int64_t> features_along(const ModelSpec& model);
+
 }  // namespace hpsim

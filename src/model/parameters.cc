@@ -24,4 +24,11 @@ std::vector<ParameterSpec> list_parameters(const ModelSpec& model) {
   return parameters;
 }
 
+std::vector<std::string> names_of(const std::vector<ParameterSpec>& parameters) {
+  std::vector<std::string> names;
+  for (const ParameterSpec& parameter : parameters)
+    names.push_back(parameter.name);
+  return names;
+}
+
 }  // namespace hpsim

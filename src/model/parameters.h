@@ -17,6 +17,8 @@ struct ParameterSpec {
   int module = 0;  ///< index into ModelSpec::modules, or into ModelSpec::elementwise
 };
 
+[[nodiscard]] std::vector<std::string> names_of(const std::vector<ParameterSpec>& parameters);
+
 /// All parameters: file order of modules, then weight before bias.
 [[nodiscard]] std::vector<ParameterSpec> list_parameters(const ModelSpec& model);
 

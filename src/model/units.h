@@ -21,6 +21,10 @@ inline constexpr const char* kRootUnitName = "(root)";
 /// The name of the unit of the parameters that fully_shard leaves alone.
 inline constexpr const char* kIgnoredUnitName = "(ignored)";
 
+/// What patterns of units match: the names of the modules, or those of the parameters if the model
+/// is elementwise.
+[[nodiscard]] std::vector<std::string> unit_names(const ModelSpec& model);
+
 /// Splits the parameters into units. Patterns match module names, or parameter names if the model
 /// is elementwise; every match is one unit, in model order, and the rest is the root unit. Units
 /// without parameters are left out. No patterns given: every module with parameters is a unit; an
@@ -34,6 +38,7 @@ inline constexpr const char* kIgnoredUnitName = "(ignored)";
 ///
 /// The units come in the order in which a forward pass first needs them, the root unit first, the
 /// ignored parameters last. `ignored` are indices into `parameters`, ascending.
+/// \pre patterns and names are not so many that a GlobIndex gives up
 [[nodiscard]] std::vector<UnitSpec> assign_units(const ModelSpec& model,
                                                  const std::vector<ParameterSpec>& parameters,
                                                  const std::vector<std::string>& patterns,

@@ -37,6 +37,19 @@ bool is_beyond_int64(const Json& value) {
          std::trunc(value.get<double>()) == value.get<double>();
 }
 
+/// The first control character of the text, as `U+001B`; empty if it has none. \pre valid UTF-8
+std::string first_control(std::string_view text) {
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    auto code = static_cast<unsigned char>(text[i]);
+    if (code == 0xC2)
+      code = static_cast<unsigned char>(text[++i]);  // U+0080 to U+00BF
+    else if (code >= 0x80)
+      continue;
+    if (code < 0x20 || (code >= 0x7F && code < 0xA0)) return fmt::format("U+{:04X}", code);
+  }
+  return {};
+}
+
 class TypeChecker {
  public:
   explicit TypeChecker(Problems& problems) : problems_(problems) {}
@@ -53,6 +66,8 @@ class TypeChecker {
   bool check_children(const JsonCursor& at, const TypeAlternative& alternative, const KeySpec& key,
                       bool allows_later);
   void refuse_value(const JsonCursor& at, const TypeExpr& type, const KeySpec& key);
+  /// Names and texts of the file end up on terminals and in reports.
+  bool check_printable(const JsonCursor& at, std::string_view text, bool is_key);
   /// Notations are parsed and keys looked up once, however many modules a file has.
   const TypeExpr& type_of(const KeySpec& key);
   const std::vector<const KeySpec*>& cached_keys_of(const std::string& object);
@@ -110,6 +125,10 @@ bool TypeChecker::check_member(const JsonCursor& at, const std::string& key,
   const auto found =
       std::find_if(keys.begin(), keys.end(), [&](const KeySpec* spec) { return spec->key == key; });
   if (found == keys.end()) {
+    if (problems_.is_full()) {
+      problems_.count(*at.value);
+      return false;
+    }
     std::vector<std::string_view> names;
     for (const KeySpec* spec : keys)
       names.push_back(spec->key);
@@ -152,6 +171,9 @@ bool TypeChecker::check_value(const JsonCursor& at, const TypeExpr& type, const 
     return false;
   }
   bool is_good = check_children(at, *found, key, allows_later || !found->is_supported);
+  if (found->kind == Kind::String) {
+    is_good = check_printable(at, at.value->get_ref<const std::string&>(), false);
+  }
   if (is_good && !found->is_supported && !allows_later) {
     problems_.add(at, fmt::format("not supported yet: \"{}\": {}", key.key, shown(*at.value)),
                   fmt::format("this version takes {}", describe(type)));
@@ -173,13 +195,29 @@ bool TypeChecker::check_children(const JsonCursor& at, const TypeAlternative& al
     }
   } else if (alternative.kind == Kind::Map) {
     for (const auto& [name, value] : at.value->get_ref<const Json::object_t&>()) {
-      is_good &= check_value(at.member(name, value), alternative.element, key, allows_later);
+      const JsonCursor member = at.member(name, value);
+      is_good &= check_printable(member, name, true);
+      is_good &= check_value(member, alternative.element, key, allows_later);
     }
   }
   return is_good;
 }
 
+bool TypeChecker::check_printable(const JsonCursor& at, std::string_view text, bool is_key) {
+  const std::string control = first_control(text);
+  if (control.empty()) return true;
+  std::string message = fmt::format("{} holds the control character {}", in_quotes(text), control);
+  const char* const help = "leave it out: names and texts may hold all other characters";
+  if (is_key) {
+    problems_.add_at_key(at, std::move(message), help);
+  } else {
+    problems_.add(at, std::move(message), help);
+  }
+  return false;
+}
+
 void TypeChecker::refuse_value(const JsonCursor& at, const TypeExpr& type, const KeySpec& key) {
+  if (problems_.is_full()) return problems_.count(*at.value);
   std::string help = explain(key);
   if (at.value->is_string()) {
     std::vector<std::string_view> words;

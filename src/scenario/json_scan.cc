@@ -150,7 +150,7 @@ SyntaxReport describe_syntax_error(std::string_view text, std::size_t bytes_read
   if (!at_end && tokens.last && tokens.last->kind == TokenKind::Close && tokens.before_last &&
       text[tokens.before_last->begin] == ',') {
     report.help = "remove the comma before it";
-  } else if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) {
+  } else if (skip_blanks(text, 0) == text.size()) {
     report.message = "the file is empty";
     report.help =
         R"(the smallest scenario is { "hpsim": 1, "mesh": {"shape": [4], "mesh_dim_names": ["fsdp"]}, "parameters": {"weight": [7, 8]} })";

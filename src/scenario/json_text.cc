@@ -16,6 +16,7 @@ namespace {
 constexpr std::size_t kMaxBytes = std::size_t{16} << 20;
 constexpr int kMaxDepth = 64;
 constexpr std::size_t kLongestShown = 60;
+constexpr std::size_t kLongestKeyInPointer = 200;
 constexpr std::size_t kMostDuplicatesShown = 100;
 
 struct SyntaxError {
@@ -134,13 +135,40 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
   std::vector<Container> open_;
 };
 
-std::string shortened(std::string text) {
-  if (text.size() <= kLongestShown) return text;
-  std::size_t end = kLongestShown;
-  while (end > 0 && is_utf8_continuation(text[end]))
-    --end;
-  return text.substr(0, end) + "...";
+/// At most `size` bytes of the text, without cutting a character.
+std::string_view beginning_of(std::string_view text, std::size_t size) {
+  if (text.size() <= size) return text;
+  while (size > 0 && is_utf8_continuation(text[size]))
+    --size;
+  return text.substr(0, size);
 }
+
+/// Says where bytes are that are asked for in ascending order, in one pass over the text.
+class PositionCounter {
+ public:
+  PositionCounter(std::string_view text, const std::vector<std::uint32_t>& line_starts)
+      : text_(text), line_starts_(line_starts) {}
+
+  SourcePosition at(std::size_t byte) {
+    const auto next_line = std::upper_bound(line_starts_.begin(), line_starts_.end(), byte);
+    const std::size_t line_start = *(next_line - 1);
+    if (line_start > byte_ || byte < byte_) {
+      byte_ = line_start;
+      column_ = 1;
+    }
+    const std::string_view passed = text_.substr(byte_, byte - byte_);
+    column_ += std::count_if(passed.begin(), passed.end(),
+                             [](char c) { return !is_utf8_continuation(c); });
+    byte_ = byte;
+    return {next_line - line_starts_.begin(), column_};
+  }
+
+ private:
+  std::string_view text_;
+  const std::vector<std::uint32_t>& line_starts_;
+  std::size_t byte_ = 0;
+  std::int64_t column_ = 1;  ///< of byte_
+};
 
 }  // namespace
 
@@ -170,6 +198,10 @@ void JsonText::check_size_and_depth() {
                                               .message = std::move(message),
                                               .help = std::move(help)}});
   };
+  // The parser would take it for the end of the text.
+  if (const std::size_t nul = text_.find('\0'); nul != std::string::npos) {
+    refuse(nul, "the file holds a NUL byte", "a scenario is text: save the file as UTF-8");
+  }
   int depth = 0;
   scan_tokens(text_, [&](const ScannedToken& token) {
     switch (token.kind) {
@@ -235,23 +267,19 @@ void JsonText::parse() {
 }
 
 SourcePosition JsonText::position_at(std::size_t byte) const {
-  const auto next_line = std::upper_bound(line_starts_.begin(), line_starts_.end(), byte);
-  const std::size_t line_start = *(next_line - 1);
-  const std::string_view before = std::string_view(text_).substr(line_start, byte - line_start);
-  return {next_line - line_starts_.begin(),
-          1 + std::count_if(before.begin(), before.end(),
-                            [](char c) { return !is_utf8_continuation(c); })};
+  return PositionCounter(text_, line_starts_).at(byte);
 }
 
 std::unordered_map<const Json*, NodePosition> JsonText::positions_of(
     const std::unordered_set<const Json*>& values) const {
   std::unordered_map<const Json*, NodePosition> positions;
+  PositionCounter counter(text_, line_starts_);
   std::size_t token = 0;
   const auto walk = [&](const auto& self, const Json& value, std::size_t key_token) -> void {
     const std::size_t value_token = token++;
     if (values.count(&value) != 0) {
-      positions[&value] = {position_at(token_starts_[value_token]),
-                           position_at(token_starts_[key_token])};
+      const SourcePosition key = counter.at(token_starts_[key_token]);
+      positions[&value] = {counter.at(token_starts_[value_token]), key};
     }
     if (value.is_array()) {
       for (const Json& element : value)
@@ -269,7 +297,7 @@ std::unordered_map<const Json*, NodePosition> JsonText::positions_of(
 
 JsonCursor JsonCursor::member(std::string_view key, const Json& child) const {
   std::string escaped;
-  for (const char c : key) {
+  for (const char c : beginning_of(key, kLongestKeyInPointer)) {
     if (c == '~') {
       escaped += "~0";
     } else if (c == '/') {
@@ -278,6 +306,7 @@ JsonCursor JsonCursor::member(std::string_view key, const Json& child) const {
       escaped += c;
     }
   }
+  if (key.size() > kLongestKeyInPointer) escaped += "...";
   return {&child, pointer + "/" + escaped};
 }
 
@@ -285,17 +314,23 @@ JsonCursor JsonCursor::element(std::size_t index, const Json& child) const {
   return {&child, fmt::format("{}/{}", pointer, index)};
 }
 
+std::string shortened(std::string_view text, std::size_t size) {
+  return std::string(beginning_of(text, size)) + (text.size() > size ? "..." : "");
+}
+
 std::string shown(const Json& value) {
   if (value.is_string()) return in_quotes(value.get_ref<const std::string&>());
-  std::string text = value.dump();
+  const std::string text = value.dump();
   if (text.size() <= kLongestShown) return text;
-  return value.is_array() ? "an array" : value.is_object() ? "an object" : shortened(text);
+  return value.is_array()    ? "an array"
+         : value.is_object() ? "an object"
+                             : shortened(text, kLongestShown);
 }
 
 std::string in_quotes(std::string_view text) {
-  // Long names are shortened inside the quotes.
-  const std::string escaped = Json(std::string(text)).dump();
-  return fmt::format("\"{}\"", shortened(escaped.substr(1, escaped.size() - 2)));
+  // Escapes make it longer, never shorter: the rest of a long text would not be seen.
+  const std::string escaped = Json(std::string(beginning_of(text, kLongestShown + 4))).dump();
+  return fmt::format("\"{}\"", shortened(escaped.substr(1, escaped.size() - 2), kLongestShown));
 }
 
 std::string quoted_list(const std::vector<std::string>& names) {

@@ -33,6 +33,7 @@ struct NodePosition {
 ///   /* no */ {}           refused: comments are // to the end of the line
 ///   64 nested arrays      taken; 65 are refused before parsing, and so are more than 16 MiB
 ///   "\xff"                refused: ill-formed UTF-8
+///   {}\0                  refused: a NUL byte, wherever it stands
 class JsonText {
  public:
   /// `file` only stands in messages.
@@ -61,7 +62,8 @@ class JsonText {
   void parse();
 };
 
-/// A value with its JSON pointer (RFC 6901).
+/// A value with its JSON pointer (RFC 6901), in which keys are shortened after 200 bytes: names of
+/// any length must not multiply into the pointers of everything below them.
 struct JsonCursor {
   const Json* value = nullptr;
   std::string pointer;
@@ -70,6 +72,9 @@ struct JsonCursor {
   [[nodiscard]] JsonCursor member(std::string_view key, const Json& child) const;
   [[nodiscard]] JsonCursor element(std::size_t index, const Json& child) const;
 };
+
+/// At most `size` bytes of the text, whole characters, and "..." if that is not all.
+[[nodiscard]] std::string shortened(std::string_view text, std::size_t size);
 
 /// The value as a message shows it: as JSON, shortened after 60 characters; then "an array" or
 /// "an object".

@@ -17,13 +17,17 @@ void Problems::add_at_key(const JsonCursor& at, std::string message, std::string
 }
 
 void Problems::add(Problem problem) {
-  constexpr std::size_t kMostKept = 1000;
+  constexpr std::size_t kLongest = 2000;
+  if (is_full()) return count(*problem.at.value);
   mark_bad(*problem.at.value);
-  if (problems_.size() < kMostKept) {
-    problems_.push_back(std::move(problem));
-  } else {
-    ++num_not_kept_;
-  }
+  problem.message = shortened(problem.message, kLongest);
+  problem.help = shortened(problem.help, kLongest);
+  problems_.push_back(std::move(problem));
+}
+
+void Problems::count(const Json& value) {
+  mark_bad(value);
+  ++num_not_kept_;
 }
 
 void Problems::throw_if_any() const {

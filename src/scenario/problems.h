@@ -9,7 +9,8 @@
 
 namespace hpsim {
 
-/// Collects what is wrong with a file, and knows which values not to rely on.
+/// Collects what is wrong with a file, and knows which values not to rely on. Messages and ways out
+/// are shortened after 2000 bytes.
 class Problems {
  public:
   /// `text` must outlive this.
@@ -19,6 +20,11 @@ class Problems {
   void add(const JsonCursor& at, std::string message, std::string help);
   /// The key of the member `at` is wrong.
   void add_at_key(const JsonCursor& at, std::string message, std::string help);
+
+  /// Whether as many problems are kept as will be told. What is costly to say need then only be
+  /// counted.
+  [[nodiscard]] bool is_full() const { return problems_.size() >= kMostKept; }
+  void count(const Json& value);
 
   /// Marks a value as not to be relied on, because something inside it is wrong.
   void mark_bad(const Json& value) { bad_.insert(&value); }
@@ -31,6 +37,8 @@ class Problems {
   void throw_if_any() const;
 
  private:
+  static constexpr std::size_t kMostKept = 1000;
+
   struct Problem {
     JsonCursor at;
     bool is_key = false;

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "base/glob.h"
 #include "base/suggest.h"
 #include "layout/parse_placement.h"
 #include "layout/shard_cut.h"
+#include "scenario/pattern_matcher.h"
 #include "scenario/sections.h"
 #include "scenario/type_expr.h"
 
@@ -48,21 +48,16 @@ class PlacementReader {
                     "this version takes placements of elementwise \"parameters\"");
       return {};
     }
+    int next = 0;  // parameters are in file order
     for (const auto& [name, at] : scenario_.members("parameters")) {
+      const int p = next++;
       if (!at.value->is_object()) continue;
-      const auto found = std::find_if(parameters_.begin(), parameters_.end(),
-                                      [&](const auto& spec) { return spec.name == name; });
       const ObjectReader reader(at, "Elementwise", problems_);
-      read_entries(reader.members("placements"), {static_cast<int>(found - parameters_.begin())});
+      read_entries(reader.members("placements"), {p});
     }
+    PatternMatcher matcher(names_of(parameters_), "parameter", problems_);
     for (const auto& [pattern, at] : patterns) {
-      std::vector<int> matched;
-      for (int p = 0; p < static_cast<int>(parameters_.size()); ++p) {
-        if (glob_matches(pattern, parameters_[static_cast<std::size_t>(p)].name)) {
-          matched.push_back(p);
-        }
-      }
-      if (matched.empty()) complain_of_pattern(scenario_, at, pattern, parameters_);
+      const std::vector<int> matched = matcher.matches_of(pattern, at);
       if (!at.value->is_object()) continue;
       std::vector<std::pair<std::string, JsonCursor>> entries;
       for (const auto& [dim, value] : at.value->get_ref<const Json::object_t&>())
@@ -285,14 +280,10 @@ class ShardPlacementReader {
     const auto members = fully_shard_.members("shard_placement");
     if (members.empty()) return;
     scenario_.fully_shard.shard_placements.resize(scenario_.parameters.size());
+    PatternMatcher matcher(names_of(scenario_.parameters), "parameter", problems_);
     for (const auto& [pattern, at] : members) {
-      bool matches_any = false;
-      for (std::size_t p = 0; p < scenario_.parameters.size(); ++p) {
-        if (!glob_matches(pattern, scenario_.parameters[p].name)) continue;
-        matches_any = true;
-        read_one(p, at);
-      }
-      if (!matches_any) complain_of_pattern(fully_shard_, at, pattern, scenario_.parameters);
+      for (const int p : matcher.matches_of(pattern, at))
+        read_one(static_cast<std::size_t>(p), at);
     }
   }
 
@@ -309,7 +300,8 @@ class ShardPlacementReader {
       const ObjectReader reader(at, "ShardPlacement", problems_);
       const auto dims = reader.integers("dims");
       const auto units = reader.integers("local_units");
-      if (!dims || !units || !check_ragged(spec, reader, *dims, *units)) return;
+      if (!dims || !units || !count_units(reader, units->size())) return;
+      if (!check_ragged(spec, reader, *dims, *units)) return;
       placement.dims.assign(dims->begin(), dims->end());
       placement.local_units = LocalUnits(*units);
     } else {
@@ -333,6 +325,19 @@ class ShardPlacementReader {
     }
     where_[p] = at;
     known = std::move(placement);
+  }
+
+  /// A list of units is kept for every parameter that its pattern matches.
+  bool count_units(const ObjectReader& reader, std::size_t num_units) {
+    constexpr std::size_t kMostUnits = std::size_t{1} << 24;
+    if (num_units_ > kMostUnits) return false;
+    num_units_ += num_units;
+    if (num_units_ <= kMostUnits) return true;
+    problems_.add(
+        reader.where("local_units"),
+        fmt::format("more than {} units, counted for every parameter they cut", kMostUnits),
+        "cut fewer parameters raggedly, or over fewer ranks");
+    return false;
   }
 
   bool check_ragged(const ParameterSpec& spec, const ObjectReader& reader,
@@ -372,6 +377,7 @@ class ShardPlacementReader {
   Scenario& scenario_;
   std::vector<std::optional<JsonCursor>> where_;  ///< per parameter
   std::size_t num_problems_ = 0;
+  std::size_t num_units_ = 0;
 };
 
 /// Whether fully_shard can cut what TP and EP leave of a parameter, on every rank.

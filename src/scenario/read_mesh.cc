@@ -36,10 +36,10 @@ bool check_shape(const ObjectReader& mesh, const std::vector<std::int64_t>& shap
 bool check_names(const ObjectReader& mesh, const std::vector<std::string>& names) {
   Problems& problems = mesh.problems();
   const std::vector<JsonCursor> elements = mesh.elements("mesh_dim_names");
+  std::map<std::string_view, std::size_t> seen;
   bool is_good = true;
   for (std::size_t i = 0; i < names.size(); ++i) {
-    const auto first =
-        static_cast<std::size_t>(std::find(names.begin(), names.end(), names[i]) - names.begin());
+    const std::size_t first = seen.emplace(names[i], i).first->second;
     if (names[i].empty()) {
       problems.add(elements[i], fmt::format("mesh dim {} has an empty name", i),
                    "give it a name, such as \"fsdp\"");

@@ -4,11 +4,13 @@
 #include <map>
 
 #include "base/check.h"
-#include "base/glob.h"
+#include "scenario/pattern_matcher.h"
 #include "scenario/sections.h"
 
 namespace hpsim {
 namespace {
+
+constexpr std::size_t kMaxTensorDims = 64;
 
 /// The shape of a parameter in which something is wrong is (1,).
 std::optional<ModelSpec> read_elementwise(const ObjectReader& scenario) {
@@ -32,6 +34,11 @@ std::optional<ModelSpec> read_elementwise(const ObjectReader& scenario) {
     if (shape.empty()) {
       problems.add(shape_at, fmt::format("parameter {} is a scalar, of 0 dims", in_quotes(name)),
                    "fully_shard takes no scalar parameters; [1] has one element too");
+    } else if (shape.size() > kMaxTensorDims) {
+      problems.add(shape_at,
+                   fmt::format("parameter {} has {} dims, the limit is {}", in_quotes(name),
+                               shape.size(), kMaxTensorDims),
+                   "PyTorch has the same limit");
     } else if (!checked_num_elems(shape)) {
       problems.add(shape_at,
                    fmt::format("parameter {} of shape {} has more than 2^63 - 1 elements",
@@ -222,23 +229,11 @@ std::vector<UnitSpec> read_units(const ObjectReader& scenario, const ModelSpec& 
   const ObjectReader fully_shard = scenario.object("fully_shard", "FullyShard");
   const auto patterns = fully_shard.strings("units");
   const std::vector<JsonCursor> elements = fully_shard.elements("units");
-  std::vector<std::string> names;
-  for (const ModuleSpec& module : model.modules)
-    names.push_back(module.name);
-  for (const ElementwiseSpec& parameter : model.elementwise)
-    names.push_back(parameter.name);
-  for (std::size_t i = 0; patterns && i < patterns->size(); ++i) {
-    const auto matches_pattern = [&](const std::string& name) {
-      return glob_matches((*patterns)[i], name);
-    };
-    if (std::any_of(names.begin(), names.end(), matches_pattern)) continue;
-    scenario.problems().add(
-        elements[i],
-        fmt::format("{} matches no {}", in_quotes((*patterns)[i]),
-                    model.is_elementwise() ? "parameter" : "module"),
-        fmt::format("the {} are {}", model.is_elementwise() ? "parameters" : "modules",
-                    quoted_list(names)));
-  }
+  PatternMatcher matcher(unit_names(model), model.is_elementwise() ? "parameter" : "module",
+                         scenario.problems());
+  for (std::size_t i = 0; patterns && i < patterns->size(); ++i)
+    static_cast<void>(matcher.matches_of((*patterns)[i], elements[i]));
+  if (!scenario.problems().empty()) return {};
   return assign_units(model, list_parameters(model), patterns.value_or(std::vector<std::string>{}),
                       patterns.has_value(), ignored);
 }

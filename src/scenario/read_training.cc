@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "base/check.h"
-#include "base/glob.h"
+#include "scenario/pattern_matcher.h"
 #include "scenario/sections.h"
 
 namespace hpsim {
@@ -128,31 +128,20 @@ OptimizerSpec read_optimizer(const ObjectReader& training, Mode mode, const Fill
 
 std::vector<int> read_parameter_patterns(const ObjectReader& reader, std::string_view key,
                                          const ModelSpec& model) {
-  const std::vector<ParameterSpec> parameters = list_parameters(model);
+  std::vector<std::string> names = names_of(list_parameters(model));
+  std::vector<bool> is_matched(names.size());
+  PatternMatcher matcher(std::move(names), "parameter", reader.problems());
   const auto patterns = reader.strings(key);
   const std::vector<JsonCursor> elements = reader.elements(key);
-  std::vector<int> matched;
   for (std::size_t i = 0; patterns && i < patterns->size(); ++i) {
-    bool matches_any = false;
-    for (int p = 0; p < static_cast<int>(parameters.size()); ++p) {
-      if (!glob_matches((*patterns)[i], parameters[static_cast<std::size_t>(p)].name)) continue;
-      matches_any = true;
-      matched.push_back(p);
-    }
-    if (!matches_any) complain_of_pattern(reader, elements[i], (*patterns)[i], parameters);
+    for (const int p : matcher.matches_of((*patterns)[i], elements[i]))
+      is_matched[static_cast<std::size_t>(p)] = true;
   }
-  std::sort(matched.begin(), matched.end());
-  matched.erase(std::unique(matched.begin(), matched.end()), matched.end());
+  std::vector<int> matched;
+  for (std::size_t p = 0; p < is_matched.size(); ++p) {
+    if (is_matched[p]) matched.push_back(static_cast<int>(p));
+  }
   return matched;
-}
-
-void complain_of_pattern(const ObjectReader& reader, const JsonCursor& at,
-                         const std::string& pattern, const std::vector<ParameterSpec>& parameters) {
-  std::vector<std::string> names;
-  for (const ParameterSpec& parameter : parameters)
-    names.push_back(parameter.name);
-  reader.problems().add(at, fmt::format("{} matches no parameter", in_quotes(pattern)),
-                        fmt::format("the parameters are {}", quoted_list(names)));
 }
 
 FullyShardSpec read_fully_shard(const ObjectReader& scenario, const std::optional<Roles>& roles,

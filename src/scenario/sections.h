@@ -55,10 +55,6 @@ void read_cuts(const ObjectReader& scenario, Scenario& result);
 [[nodiscard]] std::vector<UnitSpec> read_units(const ObjectReader& scenario, const ModelSpec& model,
                                                const std::vector<int>& ignored);
 
-/// Says that a pattern matches none of the parameters.
-void complain_of_pattern(const ObjectReader& reader, const JsonCursor& at,
-                         const std::string& pattern, const std::vector<ParameterSpec>& parameters);
-
 /// Indices of the parameters that any of the patterns at `key` matches, ascending; a pattern that
 /// matches none is a mistake.
 [[nodiscard]] std::vector<int> read_parameter_patterns(const ObjectReader& reader,

@@ -22,6 +22,7 @@ class MemoryReplay {
       held_.push_back(held_shard(plan.mesh(), parameter, coordinate));
       slot_elems_.push_back(parameter.padded_elems.at(plan.mesh(), coordinate));
     }
+    if (!scenario_.model.is_elementwise()) features_ = features_along(scenario_.model);
     for (const Bucket& bucket : plan.buckets)
       row_elems_.push_back(bucket.row_elems.at(plan.mesh(), coordinate));
     first_with_parameters_ =
@@ -199,7 +200,7 @@ class MemoryReplay {
 
   /// Features of the input of module `module`; of the output for the number of modules.
   [[nodiscard]] std::int64_t features_before(int module) const {
-    return features_before_module(scenario_.model, module);
+    return features_[static_cast<std::size_t>(module)];
   }
   [[nodiscard]] std::int64_t output_elems() const {
     return scenario_.local_batch() * output_features(scenario_.model);
@@ -209,6 +210,7 @@ class MemoryReplay {
   const Scenario& scenario_;
   std::int64_t elem_bytes_;
   int first_with_parameters_ = 0;
+  std::vector<std::int64_t> features_;    ///< before each module and behind the last
   std::vector<HeldShard> held_;           ///< per parameter
   std::vector<std::int64_t> slot_elems_;  ///< per parameter
   std::vector<std::int64_t> row_elems_;   ///< per bucket

@@ -139,7 +139,7 @@ TEST_CASE("a broken file in a directory is not left out in silence") {
 
 TEST_CASE("a file that cannot be read is an error, whatever it is") {
   const ScratchDirectory scratch;
-  fs::create_symlink("nowhere", scratch.path() + "/dangling.json");
+  std::filesystem::create_symlink("nowhere", scratch.path() + "/dangling.json");
   for (const std::string& path :
        {scratch.path() + "/dangling.json", std::string("/proc/self/mem")}) {
     const ProgramResult result = run_program({HPSIM_PROGRAM, "run", path});

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -45,6 +46,11 @@ struct Pipe {
   ::dup2(out_fd, STDOUT_FILENO);
   ::dup2(err.ends[1], STDERR_FILENO);
   if (options.closes_out) ::close(STDOUT_FILENO);
+  if (options.max_memory_bytes > 0) {
+    const auto bytes = static_cast<rlim_t>(options.max_memory_bytes);
+    const rlimit limit{bytes, bytes};
+    ::setrlimit(RLIMIT_AS, &limit);
+  }
   std::vector<char*> arguments;
   for (const std::string& word : command)
     arguments.push_back(const_cast<char*>(word.c_str()));
@@ -75,6 +81,7 @@ ProgramResult run_program(const std::vector<std::string>& command, const Program
 
   ProgramResult result;
   bool signal_pending = options.signal != 0;
+  const double started_s = now_s();
   double all_there_s = 0;  // when the processes to wait for were first seen
   while (out.ends[0] >= 0 || err.ends[0] >= 0) {
     pollfd fds[2] = {{out.ends[0], POLLIN, 0}, {err.ends[0], POLLIN, 0}};
@@ -86,6 +93,10 @@ ProgramResult run_program(const std::vector<std::string>& command, const Program
     if (signal_pending && all_there_s > 0 && now_s() >= all_there_s + options.signal_after_s) {
       ::kill(options.signals_group ? -child : child, options.signal);
       signal_pending = false;
+    }
+    if (options.timeout_s > 0 && now_s() > started_s + options.timeout_s && !result.timed_out) {
+      result.timed_out = true;
+      ::kill(-child, SIGKILL);
     }
     if (fds[0].revents != 0 && !drain(out.ends[0], result.out)) out.close_end(0);
     if (fds[1].revents != 0 && !drain(err.ends[0], result.err)) err.close_end(0);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@ struct ProgramResult {
   int exit_code = -1;  ///< 128 + signal if one killed it
   std::string out;
   std::string err;
+  bool timed_out = false;
 };
 
 /// How to start a program.
@@ -22,6 +24,8 @@ struct ProgramOptions {
   int signal_processes = 1;    ///< ... so many processes run the program ...
   double signal_after_s = 0;   ///< ... and this time has passed since then
   bool signals_group = false;  ///< sends it to all processes that the program has started too
+  double timeout_s = 0;        ///< it is killed after this time; 0: never
+  std::int64_t max_memory_bytes = 0;  ///< of address space; 0: any
 };
 
 /// Runs a program to its end, in a process group of its own.

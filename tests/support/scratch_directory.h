@@ -26,7 +26,7 @@ class ScratchDirectory {
   std::string write(const std::string& name, const std::string& text) const {
     const std::filesystem::path file = path_ / name;
     std::filesystem::create_directories(file.parent_path());
-    std::ofstream(file) << text;
+    std::ofstream(file, std::ios::binary) << text;
     return file.string();
   }
   [[nodiscard]] std::string path() const { return path_.string(); }

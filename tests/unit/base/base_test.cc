@@ -142,6 +142,37 @@ TEST_CASE("glob: one star stays within a component, two cross") {
   CHECK(glob_matches("参数.*", "参数.权重"));
 }
 
+TEST_CASE("an index of names finds what each pattern matches") {
+  const std::vector<std::string> names = {"l1.weight", "l0.weight", "l0.bias", "l", "a*b", "l0"};
+  GlobIndex index(names);
+  const char* patterns[] = {"l0.weight", "l0", "l", "l*", "l0*", "l0**", "*.weight", "**.bias",
+                            "**",        "",   "x", "x*", "*x",  "a*b",  "l0.w*t",   "l0.weight*"};
+  for (const char* pattern : patterns) {
+    std::vector<int> expected;
+    for (int i = 0; i < static_cast<int>(names.size()); ++i) {
+      if (glob_matches(pattern, names[static_cast<std::size_t>(i)])) expected.push_back(i);
+    }
+    CAPTURE(pattern);
+    CHECK(index.matches_of(pattern) == expected);
+  }
+  CHECK(index.matches_of("l0*") == std::vector<int>{5});
+  CHECK_FALSE(index.has_given_up());
+}
+
+TEST_CASE("an index gives up where comparing would take hours") {
+  // 3 * 10^5 times 2 * 10^4 bytes are more than 2^32 steps; a name that begins otherwise is none.
+  const std::vector<std::string> names = {std::string(300'000, 'a'), "b"};
+  std::string pattern;
+  for (int i = 0; i < 10'000; ++i)
+    pattern += "a*";
+  GlobIndex index(names);
+  CHECK(index.matches_of("b" + pattern).empty());
+  CHECK_FALSE(index.has_given_up());
+  CHECK(index.matches_of(pattern).empty());
+  CHECK(index.has_given_up());
+  CHECK(index.matches_of("b").empty());
+}
+
 TEST_CASE("suggest finds what was probably meant, and nothing for strangers") {
   constexpr std::array<std::string_view, 3> kWords = {"mesh", "fsdp", "parameters"};
   CHECK(suggest("mehs", kWords) == "mesh");
@@ -163,6 +194,9 @@ TEST_CASE("diagnostics print place, claim and way out") {
         "  help: list 8 ranks");
   CHECK(to_string(Diagnostic{.severity = Severity::Warning, .message = "m"}) == "warning: m");
   CHECK(to_string(Diagnostic{.file = "a.json", .message = "m"}) == "a.json: error: m");
+  CHECK(to_string(Diagnostic{
+            .pointer = "/a\n\x1b[31m", .message = "b\nc\x7F", .help = "\xC2\x9B\xC2\xA0"}) ==
+        "/a\\u000a\\u001b[31m: error: b\nc\\u007f\n  help: \\u009b\xC2\xA0");
   const Error error(ErrorKind::Usage, {full, full});
   CHECK(std::string(error.what()) == to_string(full) + "\n" + to_string(full));
   CHECK(exit_code_of(ErrorKind::Usage) == 2);

@@ -38,12 +38,14 @@ TEST_CASE("features follow the linears") {
   CHECK(features_before_module(model, 1) == 10);
   CHECK(features_before_module(model, 2) == 10);
   CHECK(features_before_module(model, 3) == 3);
+  CHECK(features_along(model) == std::vector<std::int64_t>{6, 10, 10, 3});
   CHECK(output_features(model) == 3);
   const ModelSpec relu_first{
       .modules = {{.name = "r", .type = ModuleType::Relu}, linear("l", 6, 10)}, .elementwise = {}};
   CHECK(features_before_module(relu_first, 0) == 6);
   CHECK(features_before_module(relu_first, 1) == 6);
   CHECK(features_before_module(relu_first, 2) == 10);
+  CHECK(features_along(relu_first) == std::vector<std::int64_t>{6, 6, 10});
 }
 
 std::vector<std::string> names(const std::vector<UnitSpec>& units) {

@@ -49,6 +49,14 @@ TEST_CASE("columns count characters, and a byte order mark is skipped") {
   CHECK(position_of(text, text.root()["a"]).key.column == 13);
 }
 
+TEST_CASE("a NUL byte is refused where the parser would see the end of the text") {
+  using namespace std::string_literals;
+  const Diagnostic diagnostic = refusal("{}\n \0{"s);
+  CHECK(diagnostic.message == "the file holds a NUL byte");
+  CHECK(diagnostic.line == 2);
+  CHECK(diagnostic.column == 2);
+}
+
 TEST_CASE("a file of 16 MiB is read and a larger one is refused") {
   constexpr std::size_t kLimit = std::size_t{16} << 20;
   std::string text = "{}";
@@ -119,6 +127,7 @@ TEST_CASE("syntax errors point at the wrong token") {
       {"{\"a\": -}", 1, 7, "invalid number; expected digit after '-'"},
       {"{\n", 2, 1, "unexpected end of input; expected string literal"},
       {"  \n ", 2, 2, "the file is empty"},
+      {"\xEF\xBB\xBF// no more", 1, 12, "the file is empty"},
   };
   for (const Row& row : rows) {
     INFO(row.text);
@@ -128,6 +137,30 @@ TEST_CASE("syntax errors point at the wrong token") {
     CHECK(diagnostic.column == row.column);
     CHECK_FALSE(diagnostic.help.empty());
   }
+}
+
+TEST_CASE("pointers shorten keys, so that their length is bounded") {
+  const Json value = 1;
+  const JsonCursor root{&value, ""};
+  CHECK(root.member("a/b~c", value).element(3, value).pointer == "/a~1b~0c/3");
+  CHECK(root.member(std::string(200, 'k'), value).pointer == "/" + std::string(200, 'k'));
+  CHECK(root.member(std::string(201, 'k'), value).pointer == "/" + std::string(200, 'k') + "...");
+  // 199 and a character of two bytes: it is left out, not cut.
+  CHECK(root.member(std::string(199, 'k') + "\xC3\xA9", value).pointer ==
+        "/" + std::string(199, 'k') + "...");
+}
+
+TEST_CASE("positions on one line are counted on from each other") {
+  const JsonText text("{\"\xC3\xA9\": [1, \"\xC3\xA9\xC3\xA9\", 2],\n \"b\": {\"c\": 3}}",
+                      "x.json");
+  const Json& root = text.root();
+  const auto positions = text.positions_of(
+      {&root["\xC3\xA9"][0], &root["\xC3\xA9"][1], &root["\xC3\xA9"][2], &root["b"]["c"]});
+  CHECK(positions.at(&root["\xC3\xA9"][0]).value == SourcePosition{1, 8});
+  CHECK(positions.at(&root["\xC3\xA9"][1]).value == SourcePosition{1, 11});
+  CHECK(positions.at(&root["\xC3\xA9"][2]).value == SourcePosition{1, 17});
+  CHECK(positions.at(&root["b"]["c"]).key == SourcePosition{2, 8});
+  CHECK(positions.at(&root["b"]["c"]).value == SourcePosition{2, 13});
 }
 
 TEST_CASE("messages shorten what they quote without cutting a character") {
