@@ -1,8 +1,12 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "scenario/scenario.h"
 
 namespace hpsim {
 
@@ -18,9 +22,30 @@ struct RunArguments {
   bool full = false;
 };
 
+/// What follows `hpsim plan`, as typed.
+struct PlanArguments {
+  std::vector<std::string> paths;
+  std::optional<std::int64_t> step;
+  std::string format = "text";
+  std::string color = "auto";
+  bool full = false;
+};
+
+/// What follows `hpsim explain`, as typed.
+struct ExplainArguments {
+  std::string path;
+  std::string param;  ///< name or glob; empty: all
+  std::optional<std::int64_t> rank;
+  std::string format = "text";
+  std::string color = "auto";
+  bool full = false;
+};
+
 // One function per subcommand. The value is the exit code.
 // \throws Error for what the user can mend, Error (Environment) if results cannot be written
 [[nodiscard]] int run_command(const RunArguments& arguments);
+[[nodiscard]] int plan_command(const PlanArguments& arguments);
+[[nodiscard]] int explain_command(const ExplainArguments& arguments);
 [[nodiscard]] int list_command(std::vector<std::string> paths);
 [[nodiscard]] int schema_command();
 [[nodiscard]] int exit_codes_command();
@@ -28,6 +53,9 @@ struct RunArguments {
 /// The index of the entry of `choices` that `word` names. \throws Error (Usage) that lists them all
 [[nodiscard]] std::size_t choose(const std::string& flag, const std::string& word,
                                  const std::vector<std::string_view>& choices);
+
+/// \throws Error (Usage) if --full would list more ranks in JSON than fit
+void require_listable(const Scenario& scenario, bool full, bool is_json);
 
 /// What several runs exit with: the first of 70, 7, 6, 3, 2, 1, 4, 5 that is among the codes, or 0.
 [[nodiscard]] int worst_exit_code(const std::vector<int>& codes);

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "commands.h"
 #include "report/table.h"
+#include "report/text_parts.h"
 #include "scenario_files.h"
 #include "terminal.h"
 
@@ -23,13 +24,6 @@ std::vector<std::string> default_paths() {
   if (fs::is_directory(installed, failure)) return {installed.string()};
   throw Error(ErrorKind::Usage, "there is no directory \"scenarios\" here",
               "name one, or a file: hpsim list PATH...");
-}
-
-std::string mesh_text(const Mesh& mesh) {
-  std::vector<std::string> dims;
-  for (int dim = 0; dim < mesh.num_dims(); ++dim)
-    dims.push_back(fmt::format("{} {}", mesh.name(dim), mesh.size(dim)));
-  return fmt::format("{}", fmt::join(dims, " x "));
 }
 
 }  // namespace

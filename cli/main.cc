@@ -113,6 +113,49 @@ void add_run(CLI::App& app, Action& action) {
       [arguments, &action] { action = [arguments] { return run_command(*arguments); }; });
 }
 
+void add_plan(CLI::App& app, Action& action) {
+  auto arguments = std::make_shared<PlanArguments>();
+  CLI::App* command =
+      app.add_subcommand("plan", "List the steps of the verified plan, each with its rule");
+  command->add_option("paths", arguments->paths, "scenario files, or directories of them")
+      ->required()
+      ->type_name("PATH");
+  command->add_option("--step", arguments->step, "the optimizer step to list; default: 0")
+      ->type_name("T");
+  command->add_option("--format", arguments->format, "text or json")
+      ->capture_default_str()
+      ->type_name("NAME");
+  command->add_option("--color", arguments->color, "auto, always or never")
+      ->capture_default_str()
+      ->type_name("WHEN");
+  command->add_flag(
+      "--full", arguments->full,
+      "all optimizer steps; do not fold long lists, list ranks whatever their number");
+  command->callback(
+      [arguments, &action] { action = [arguments] { return plan_command(*arguments); }; });
+}
+
+void add_explain(CLI::App& app, Action& action) {
+  auto arguments = std::make_shared<ExplainArguments>();
+  CLI::App* command =
+      app.add_subcommand("explain", "Tell where every row of a parameter lives, and why");
+  command->add_option("path", arguments->path, "a scenario file")->required()->type_name("PATH");
+  command->add_option("--param", arguments->param, "a parameter, or a glob: all about these")
+      ->type_name("NAME");
+  command->add_option("--rank", arguments->rank, "what this rank holds and exchanges")
+      ->type_name("R");
+  command->add_option("--format", arguments->format, "text or json")
+      ->capture_default_str()
+      ->type_name("NAME");
+  command->add_option("--color", arguments->color, "auto, always or never")
+      ->capture_default_str()
+      ->type_name("WHEN");
+  command->add_flag("--full", arguments->full,
+                    "do not fold long lists, list ranks whatever their number");
+  command->callback(
+      [arguments, &action] { action = [arguments] { return explain_command(*arguments); }; });
+}
+
 void add_list(CLI::App& app, Action& action) {
   auto paths = std::make_shared<std::vector<std::string>>();
   CLI::App* command = app.add_subcommand("list", "List scenarios: name, mesh, file, description");
@@ -122,6 +165,8 @@ void add_list(CLI::App& app, Action& action) {
 
 void add_commands(CLI::App& app, Action& action) {
   add_run(app, action);
+  add_plan(app, action);
+  add_explain(app, action);
   add_list(app, action);
   app.add_subcommand("schema", "Print the JSON Schema of scenario files")->callback([&action] {
     action = schema_command;

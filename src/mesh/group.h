@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "mesh/mesh.h"
@@ -8,10 +9,13 @@
 namespace hpsim {
 
 /// The ranks that vary along `dims` while all other coordinates are those of `rank`, in the order
-/// of their coordinates along `dims` (GroupRank order), not of their numbers.
+/// of their coordinates along `dims` (GroupRank order), not of their numbers; at most the first
+/// `limit` of them.
 ///
 ///   mesh (2, 4), rank 6    dims {1} -> 4 5 6 7    dims {0} -> 2 6    dims {} -> 6
-[[nodiscard]] std::vector<Rank> group_of(const Mesh& mesh, const MeshDims& dims, Rank rank);
+[[nodiscard]] std::vector<Rank> group_of(
+    const Mesh& mesh, const MeshDims& dims, Rank rank,
+    std::int64_t limit = std::numeric_limits<std::int64_t>::max());
 
 /// All groups along `dims`, ordered by the coordinates of their first members. Together they hold
 /// every rank once; groups of one rank are listed too.

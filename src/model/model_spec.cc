@@ -21,6 +21,11 @@ std::string_view name_of(ModuleType type) {
   return {};
 }
 
+const std::string& module_name(const ModelSpec& model, int module) {
+  const auto at = static_cast<std::size_t>(module);
+  return model.is_elementwise() ? model.elementwise.at(at).name : model.modules.at(at).name;
+}
+
 std::int64_t output_features(const ModelSpec& model) {
   for (std::size_t i = model.modules.size(); i-- > 0;) {
     if (model.modules[i].type == ModuleType::Linear) return model.modules[i].out_features;

@@ -43,6 +43,9 @@ struct ModelSpec {
   [[nodiscard]] bool is_elementwise() const { return modules.empty(); }
 };
 
+/// Name of module, or elementwise parameter, `module`.
+[[nodiscard]] const std::string& module_name(const ModelSpec& model, int module);
+
 /// Features of the model's output: out_features of the last linear. \pre not elementwise, at least
 /// one linear, features agree (the scenario reader checks).
 [[nodiscard]] std::int64_t output_features(const ModelSpec& model);

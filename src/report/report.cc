@@ -27,23 +27,11 @@ Report report_of(const Scenario& scenario, const std::string& backend) {
 
 void add_plan(const Plan& plan, Report& report) {
   report.parameters = plan.parameters;
-  for (const Bucket& bucket : plan.buckets) {
-    BucketReport entry{plan.unit_name(bucket), {}};
-    for (const int parameter : bucket.parameters)
-      entry.params.push_back(plan.parameter(parameter).name);
-    for (const PartialRange& range : bucket.partials)
-      entry.partials.push_back(range.members);
-    report.buckets.push_back(std::move(entry));
-  }
+  report.buckets = bucket_reports(plan);
   for (const Step& step : plan.steps) {
     if (!step.collective) continue;
-    report.collectives.push_back({.seq = static_cast<std::int64_t>(report.collectives.size()),
-                                  .phase = step.phase,
-                                  .step = step.step,
-                                  .micro_batch = step.micro_batch,
-                                  .bucket = step.bucket,
-                                  .partial = step.partial,
-                                  .spec = *step.collective});
+    const auto seq = static_cast<std::int64_t>(report.collectives.size());
+    report.collectives.push_back(collective_report(step, seq));
   }
 }
 
@@ -136,6 +124,29 @@ std::string_view name_of(Outcome outcome) {
   }
   HPSIM_CHECK(false, "unknown outcome {}", static_cast<int>(outcome));
   return {};
+}
+
+std::vector<BucketReport> bucket_reports(const Plan& plan) {
+  std::vector<BucketReport> reports;
+  for (const Bucket& bucket : plan.buckets) {
+    BucketReport entry{plan.unit_name(bucket), {}, {}};
+    for (const int parameter : bucket.parameters)
+      entry.params.push_back(plan.parameter(parameter).name);
+    for (const PartialRange& range : bucket.partials)
+      entry.partials.push_back(range.members);
+    reports.push_back(std::move(entry));
+  }
+  return reports;
+}
+
+CollectiveReport collective_report(const Step& step, std::int64_t seq) {
+  return {.seq = seq,
+          .phase = step.phase,
+          .step = step.step,
+          .micro_batch = step.micro_batch,
+          .bucket = step.bucket,
+          .partial = step.partial,
+          .spec = step.collective.value()};
 }
 
 Report make_report(const VerifiedPlan& plan, const RunResult& run, const ReferenceRun& reference,

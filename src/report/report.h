@@ -40,6 +40,12 @@ struct CollectiveReport {
   CollectiveSpec spec;
 };
 
+/// What every bucket of the plan carries.
+[[nodiscard]] std::vector<BucketReport> bucket_reports(const Plan& plan);
+
+/// \pre the step has a collective, number `seq` of the run
+[[nodiscard]] CollectiveReport collective_report(const Step& step, std::int64_t seq);
+
 /// Maxima over ranks.
 struct Counters {
   std::int64_t pad_allocations = 0;

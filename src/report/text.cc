@@ -30,47 +30,6 @@ Badge badge_of(Outcome outcome) {
   return {"", Ink::Plain};
 }
 
-std::string counted(std::int64_t count, std::string_view noun) {
-  return fmt::format("{} {}{}", format_count(count), noun, count == 1 ? "" : "s");
-}
-
-std::string optimizer_text(const OptimizerSpec& optimizer) {
-  switch (optimizer.kind) {
-    case OptimizerSpec::Kind::Sgd:
-      return fmt::format("sgd lr {:.6g}", optimizer.lr);
-    case OptimizerSpec::Kind::Adam:
-      return fmt::format("adam lr {:.6g}", optimizer.lr);
-    case OptimizerSpec::Kind::AdamW:
-      return fmt::format("adamw lr {:.6g}", optimizer.lr);
-  }
-  return {};
-}
-
-/// "fsdp 4" or "rep 2 x fsdp 4"
-std::string mesh_text(const Mesh& mesh) {
-  std::vector<std::string> dims;
-  for (int dim = 0; dim < mesh.num_dims(); ++dim)
-    dims.push_back(fmt::format("{} {}", mesh.name(dim), mesh.size(dim)));
-  return fmt::format("{}", fmt::join(dims, " x "));
-}
-
-std::string header(const Report& report, const TextStyle& style) {
-  const Scenario& scenario = *report.scenario;
-  std::string text = painted(report.name, Ink::Bold, style.color);
-  const std::size_t used = columns_of(report.name) + 3;
-  if (!report.description.empty() && used < kTextWidth) {
-    text += painted(fmt::format(" · {}", elided(report.description, kTextWidth - used)), Ink::Dim,
-                    style.color);
-  }
-  text += fmt::format("\n{} · mesh {} · {} · {} {} · {} of {} · {}\n", report.backend,
-                      mesh_text(scenario.mesh), counted(scenario.mesh.num_ranks(), "rank"),
-                      name_of(scenario.numerics.dtype), scenario.is_exact() ? "exact" : "derived",
-                      counted(scenario.training.steps, "step"),
-                      counted(scenario.training.global_batch, "sample"),
-                      optimizer_text(scenario.training.optimizer));
-  return text;
-}
-
 std::string notes_section(const Report& report, const TextStyle& style) {
   std::string text;
   for (const std::string& note : report.notes)
@@ -127,7 +86,7 @@ std::string verdict_line(const Report& report, const TextStyle& style) {
 
 std::string report_text(const Report& report, const TextStyle& style) {
   std::string text;
-  if (report.scenario) text += header(report, style);
+  if (report.scenario) text += header_text(*report.scenario, report.backend, style);
   if (report.has_run) {
     text += parameters_section(report, style);
     text += steps_section(report, style);

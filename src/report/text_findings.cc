@@ -9,26 +9,6 @@ namespace {
 
 constexpr std::size_t kMaxFindings = 10;
 
-/// The text cut at blanks into lines of at most `width` columns; a longer word gets its own line.
-std::string wrapped(std::string_view text, std::size_t indent, std::size_t width) {
-  std::string lines;
-  std::string line;
-  const auto end_line = [&] {
-    if (!line.empty()) lines += std::string(indent, ' ') + line + '\n';
-    line.clear();
-  };
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find(' '), text.size());
-    const std::string_view word = text.substr(0, end);
-    if (!line.empty() && indent + columns_of(line) + 1 + columns_of(word) > width) end_line();
-    if (!line.empty() && !word.empty()) line += ' ';
-    line += word;
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
-  end_line();
-  return lines;
-}
-
 std::string explanation_of(const Finding& finding) {
   std::string text = finding.message;
   if (finding.ratio) text += fmt::format("; got / expected = {:.6g}", *finding.ratio);

@@ -6,8 +6,114 @@
 
 #include "base/units.h"
 #include "plan/rank_layout.h"
+#include "report/table.h"
 
 namespace hpsim {
+
+std::string counted(std::int64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", format_count(count), noun, count == 1 ? "" : "s");
+}
+
+std::string mesh_text(const Mesh& mesh) {
+  std::vector<std::string> dims;
+  for (int dim = 0; dim < mesh.num_dims(); ++dim)
+    dims.push_back(fmt::format("{} {}", mesh.name(dim), mesh.size(dim)));
+  return fmt::format("{}", fmt::join(dims, " x "));
+}
+
+std::string dims_text(const Mesh& mesh, const MeshDims& dims) {
+  if (dims.size() == 1) return fmt::format("{} {}", mesh.name(dims[0]), mesh.size(dims));
+  return fmt::format("({}) {}", mesh.names(dims), mesh.size(dims));
+}
+
+namespace {
+
+std::string optimizer_text(const OptimizerSpec& optimizer) {
+  switch (optimizer.kind) {
+    case OptimizerSpec::Kind::Sgd:
+      return fmt::format("sgd lr {:.6g}", optimizer.lr);
+    case OptimizerSpec::Kind::Adam:
+      return fmt::format("adam lr {:.6g}", optimizer.lr);
+    case OptimizerSpec::Kind::AdamW:
+      return fmt::format("adamw lr {:.6g}", optimizer.lr);
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string header_text(const Scenario& scenario, std::string_view leader, const TextStyle& style) {
+  std::string text = painted(scenario.name, Ink::Bold, style.color);
+  const std::size_t used = columns_of(scenario.name) + 3;
+  if (!scenario.description.empty() && used < kTextWidth) {
+    text += painted(fmt::format(" · {}", elided(scenario.description, kTextWidth - used)), Ink::Dim,
+                    style.color);
+  }
+  std::size_t used_columns = 0;
+  for (const std::string& part : {std::string(leader), "mesh " + mesh_text(scenario.mesh),
+                                  counted(scenario.mesh.num_ranks(), "rank"),
+                                  fmt::format("{} {}", name_of(scenario.numerics.dtype),
+                                              scenario.is_exact() ? "exact" : "derived"),
+                                  fmt::format("{} of {}", counted(scenario.training.steps, "step"),
+                                              counted(scenario.training.global_batch, "sample")),
+                                  optimizer_text(scenario.training.optimizer)}) {
+    const bool begins = used_columns == 0 || used_columns + columns_of(part) + 3 > kTextWidth;
+    text += begins ? "\n" : " · ";
+    used_columns = columns_of(part) + (begins ? 0 : used_columns + 3);
+    text += part;
+  }
+  text += '\n';
+  return text;
+}
+
+std::string wrapped(std::string_view text, std::size_t indent, std::size_t width) {
+  std::string lines;
+  std::string line;
+  const auto end_line = [&] {
+    if (!line.empty()) lines += std::string(indent, ' ') + line + '\n';
+    line.clear();
+  };
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find(' '), text.size());
+    const std::string_view word = text.substr(0, end);
+    if (!line.empty() && indent + columns_of(line) + 1 + columns_of(word) > width) end_line();
+    if (!line.empty() && !word.empty()) line += ' ';
+    line += word;
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  end_line();
+  return lines;
+}
+
+std::string labelled(std::string_view label, std::size_t indent, std::size_t label_columns,
+                     std::string_view text) {
+  const std::size_t begin = indent + label_columns + 2;
+  const std::string lines = wrapped(text, begin, kTextWidth);
+  std::string head = std::string(indent, ' ').append(label);
+  if (lines.empty()) return head + '\n';
+  if (columns_of(label) > label_columns) return head + '\n' + lines;
+  head.append(begin - columns_of(head), ' ');
+  return head + lines.substr(begin);
+}
+
+std::string ranks_text(const std::vector<Rank>& ranks, std::int64_t total) {
+  std::vector<std::string> parts;
+  for (std::size_t i = 0; i < ranks.size();) {
+    std::size_t end = i + 1;
+    while (end < ranks.size() && ranks[end].value == ranks[end - 1].value + 1)
+      ++end;
+    if (end - i >= 3) {
+      parts.push_back(fmt::format("{}..{}", ranks[i].value, ranks[end - 1].value));
+      i = end;
+    } else {
+      parts.push_back(fmt::format("{}", ranks[i++].value));
+    }
+  }
+  if (static_cast<std::int64_t>(ranks.size()) < total) {
+    parts.push_back(fmt::format("… ({})", format_count(total)));
+  }
+  return fmt::format("rank{} {}", total == 1 ? "" : "s", fmt::join(parts, ", "));
+}
 
 std::string shard_rows_text(const std::vector<ShardRun>& runs) {
   constexpr std::int64_t kMaxListed = 8;

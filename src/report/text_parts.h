@@ -5,11 +5,41 @@
 #include <vector>
 
 #include "report/report.h"
+#include "report/text.h"
 
 namespace hpsim {
 
 inline constexpr std::size_t kTextWidth = 100;
 inline constexpr std::size_t kIndent = 2;
+
+/// "1 rank", "8 ranks"
+[[nodiscard]] std::string counted(std::int64_t count, std::string_view noun);
+
+/// "fsdp 4", "rep 2 x fsdp 4"
+[[nodiscard]] std::string mesh_text(const Mesh& mesh);
+
+/// "fsdp 4", "(rep, fsdp) 8": mesh dims and the ranks along them together
+[[nodiscard]] std::string dims_text(const Mesh& mesh, const MeshDims& dims);
+
+/// Name and description; then `leader` (a backend), mesh, dtype, steps, optimizer.
+[[nodiscard]] std::string header_text(const Scenario& scenario, std::string_view leader,
+                                      const TextStyle& style);
+
+/// The text cut at blanks into lines of at most `width` columns; a longer word gets its own line.
+[[nodiscard]] std::string wrapped(std::string_view text, std::size_t indent, std::size_t width);
+
+/// A label, and beside it the text, wrapped; both may be empty.
+///
+///   "  fsdp  7 % 4 != 0: ceil rule,"       indent 2, label "fsdp" of 4 columns
+///   "        chunks of 2 rows"
+[[nodiscard]] std::string labelled(std::string_view label, std::size_t indent,
+                                   std::size_t label_columns, std::string_view text);
+
+/// Ranks in their order, neighbours in numbers as runs; `total` counts those left out too.
+///
+///   3 -> "rank 3"    0 4 -> "ranks 0, 4"    0 1 2 3 8 -> "ranks 0..3, 8"
+///   0 1 2 of 100 -> "ranks 0..2, … (100)"
+[[nodiscard]] std::string ranks_text(const std::vector<Rank>& ranks, std::int64_t total);
 
 /// Rows of every shard, short: the first of these that is not too long.
 ///

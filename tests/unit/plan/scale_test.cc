@@ -17,6 +17,9 @@ namespace {
 std::size_t num_allocations = 0;
 }  // namespace
 
+// GCC sees free() of what it takes for another operator new's.
+#pragma GCC diagnostic ignored "-Wmismatched-new-delete"
+
 // Counting allocations stands for counting operations: whatever grows with the number of ranks must
 // put its results somewhere.
 void* operator new(std::size_t bytes) {

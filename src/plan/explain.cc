@@ -1,0 +1,357 @@
+#include "plan/explain.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace hpsim {
+namespace {
+
+bool reduces(const Step& step) {
+  return step.kind == StepKind::ReduceScatter || step.kind == StepKind::AllReduce;
+}
+
+/// Of one parameter, from the steps that concern it.
+class Facts {
+ public:
+  Facts(const Plan& plan, int p, std::vector<int> steps, const Coordinate& coordinate)
+      : plan_(plan),
+        scenario_(plan.scenario),
+        p_(p),
+        parameter_(plan.parameter(p)),
+        bucket_(plan.bucket(parameter_.bucket)),
+        steps_(std::move(steps)),
+        coordinate_(coordinate) {}
+
+  [[nodiscard]] ParameterFacts all() const {
+    ParameterFacts facts;
+    facts.parameter = p_;
+    facts.dims = dim_facts(plan_, p_);
+    if (parameter_.shard_size() == 1 || parameter_.cut.dims.size() == 1) {
+      facts.cuts = axis_cuts(plan_.mesh(), parameter_);
+    }
+    facts.groups = {sharded_group(), unsharded_group(), partial_group()};
+    facts.gradient = gradient();
+    facts.scale = scale();
+    facts.rank = rank();
+    facts.life = life(facts.rank);
+    return facts;
+  }
+
+ private:
+  [[nodiscard]] const Step& step(int index) const {
+    return plan_.steps[static_cast<std::size_t>(index)];
+  }
+  [[nodiscard]] std::string names(const MeshDims& dims) const { return plan_.mesh().names(dims); }
+
+  template <class Predicate>
+  [[nodiscard]] std::vector<int> steps_where(const Predicate& holds) const {
+    std::vector<int> found;
+    for (const int index : steps_) {
+      if (holds(step(index))) found.push_back(index);
+    }
+    return found;
+  }
+
+  [[nodiscard]] GroupFact sharded_group() const {
+    GroupFact fact{GroupKind::Sharded, parameter_.sharded_group, {}, {}};
+    fact.steps = steps_where(
+        [](const Step& s) { return s.collective && s.collective->op != CollectiveOp::AllReduce; });
+    if (fact.group.dims.empty()) {
+      fact.why = "fully_shard does not cut it: there is nothing to gather or to scatter";
+    } else if (fact.group.size == 1) {
+      fact.why = "a group of one rank sends nothing";
+    } else if (bucket_.scatter_dims.empty()) {
+      fact.why = fmt::format(
+          "compute needs all shards (multi-dim RFC 2.1.2); the batch is not split over {}, so its "
+          "ranks compute one gradient, and each keeps its own part",
+          names(fact.group.dims));
+    } else {
+      fact.why = fmt::format(
+          "shard_size {} > 1: compute needs all shards, and gradients are scattered back to them "
+          "(multi-dim RFC 2.1.2, 2.2.2)",
+          fact.group.size);
+    }
+    return fact;
+  }
+
+  [[nodiscard]] GroupFact unsharded_group() const {
+    GroupFact fact{GroupKind::Unsharded, parameter_.unsharded_group, {}, {}};
+    fact.steps = steps_where([](const Step& s) {
+      return s.kind == StepKind::AllReduce && s.collective && s.partial < 0;
+    });
+    const MeshDims& reduced = bucket_.all_reduce_dims;
+    if (fact.group.size == 1) {
+      fact.why = bucket_.is_ignored
+                     ? "fully_shard leaves it alone"
+                     : "dp_size 1: no copies in the fully_shard domain (multi-dim RFC 2.2.5)";
+    } else if (reduced.empty()) {
+      fact.why = fmt::format("the batch is not split over {}: copies compute one gradient",
+                             names(fact.group.dims));
+    } else if (plan_.mesh().size(reduced) < fact.group.size) {
+      fact.why = fmt::format(
+          "dp_size {} > 1 (multi-dim RFC 2.2.2); over {} only, elsewhere the batch is not split",
+          fact.group.size, names(reduced));
+    } else {
+      fact.why = fmt::format("dp_size {} > 1: copies saw different samples (multi-dim RFC 2.2.2)",
+                             fact.group.size);
+    }
+    return fact;
+  }
+
+  [[nodiscard]] GroupFact partial_group() const {
+    GroupFact fact{GroupKind::Partial, parameter_.partial_group, {}, {}};
+    fact.steps =
+        steps_where([](const Step& s) { return s.kind == StepKind::AllReduce && s.partial >= 0; });
+    if (fact.group.size == 1) {
+      fact.why = "its gradient is Partial along no other dim";
+    } else if (bucket_.is_ignored) {
+      fact.why = "fully_shard leaves it alone: the user adds up what the data ranks computed";
+    } else {
+      fact.why = fmt::format(
+          "the batch is split over {}, outside the fully_shard domain: one all_reduce after the "
+          "last unit (multi-dim RFC 2.2.4)",
+          names(fact.group.dims));
+    }
+    return fact;
+  }
+
+  [[nodiscard]] bool splits_batch(int mesh_dim) const {
+    return contains(scenario_.data.data_dims, mesh_dim);
+  }
+
+  [[nodiscard]] std::vector<GradientFact> gradient() const {
+    std::vector<GradientFact> facts;
+    const MeshDims placed = cutting_dims(parameter_.unsharded);
+    for (int dim = 0; dim < plan_.mesh().num_dims(); ++dim) {
+      if (plan_.mesh().size(dim) == 1) continue;
+      GradientFact fact;
+      fact.mesh_dim = dim;
+      fact.steps = steps_where(
+          [dim](const Step& s) { return reduces(s) && contains(s.collective->dims, dim); });
+      if (contains(placed, dim)) {
+        fact.state = GradientState::Cut;
+        fact.why = splits_batch(dim) ? "the rank's part of it, from the samples of all ranks there"
+                                     : "the rank's part of it";
+      } else if (splits_batch(dim)) {
+        fact.state = GradientState::Partial;
+        fact.why = "the batch is split over it";
+      } else {
+        fact.state = GradientState::Complete;
+        fact.why = contains(parameter_.sharded_group.dims, dim)
+                       ? "ranks there see the same samples; each keeps its own part"
+                       : "ranks there see the same samples";
+      }
+      facts.push_back(std::move(fact));
+    }
+    return facts;
+  }
+
+  [[nodiscard]] ScaleFact scale() const {
+    ScaleFact fact;
+    fact.factor = gradient_factor(scenario_, p_);
+    fact.divisor = gradient_divisor(scenario_);
+    const FullyShardSpec& spec = scenario_.fully_shard;
+    const std::int64_t data_ranks = scenario_.num_data_ranks();
+    if (spec.gradient_divide_factor) {
+      fact.why = "gradient_divide_factor";
+    } else if (spec.reduce_op == ReduceOp::Sum) {
+      fact.why = "reduce_op sum";
+    } else if (fact.divisor != static_cast<double>(data_ranks)) {
+      fact.why = fmt::format("next power of two of {} data ranks, exact mode", data_ranks);
+    } else {
+      fact.why = "number of data ranks";
+    }
+    for (const int index : steps_) {
+      const Step& s = step(index);
+      const bool is_local = s.kind == StepKind::ScaleGradient;
+      if (!is_local && !reduces(s)) continue;
+      if (fact.factor != 1 && (is_local || s.collective->prescale != 1)) fact.factor_step = index;
+      if (fact.divisor != 1 && (is_local || s.collective->scale != 1)) fact.divisor_step = index;
+    }
+    return fact;
+  }
+
+  [[nodiscard]] RankFact rank() const {
+    const Mesh& mesh = plan_.mesh();
+    RankFact fact;
+    fact.coordinate = coordinate_;
+    fact.held = held_shard(mesh, parameter_, coordinate_);
+    fact.padding_elems = parameter_.padded_elems.at(mesh, coordinate_) - fact.held.elems;
+    fact.offset_elems = parameter_.offset_elems.at(mesh, coordinate_);
+    fact.row_elems = bucket_.row_elems.at(mesh, coordinate_);
+    const MeshDims cut = parameter_.cut_dims();
+    for (int dim = 0; dim < mesh.num_dims(); ++dim) {
+      if (!contains(cut, dim) && mesh.size(dim) > 1) fact.same_dims.push_back(dim);
+    }
+    return fact;
+  }
+
+  /// Follows the parameter, and its gradient, through the steps.
+  [[nodiscard]] std::vector<LifeStep> life(const RankFact& rank) const {
+    const std::int64_t width = size_bytes(scenario_.numerics.dtype);
+    const std::int64_t slot = (rank.held.elems + rank.padding_elems) * width;
+    const std::int64_t gathered = slot * parameter_.shard_size();
+    const std::int64_t whole = num_elems(rank.held.whole.shape) * width;
+    const std::int64_t shard = rank.held.elems * width;
+    std::vector<Placement> gradient;  // none before backward
+    std::int64_t gradient_bytes = 0;
+    std::vector<LifeStep> life;
+    for (const int index : steps_) {
+      const Step& s = step(index);
+      LifeStep next{.step = index};
+      const auto parameter = [&](bool is_whole, bool becomes_whole, std::int64_t before,
+                                 std::int64_t after) {
+        next.before = is_whole ? parameter_.unsharded : parameter_.sharded;
+        next.after = becomes_whole ? parameter_.unsharded : parameter_.sharded;
+        next.bytes_before = before;
+        next.bytes_after = after;
+      };
+      const auto becomes = [&](std::vector<Placement> after, std::int64_t bytes) {
+        next.is_gradient = true;
+        next.before = std::exchange(gradient, std::move(after));
+        next.after = gradient;
+        next.bytes_before = std::exchange(gradient_bytes, bytes);
+        next.bytes_after = bytes;
+      };
+      switch (s.kind) {
+        case StepKind::Unshard:
+          parameter(false, true, slot, gathered);
+          break;
+        case StepKind::Reshard:
+          parameter(true, false, gathered, slot);
+          break;
+        case StepKind::Forward:
+          parameter(true, true, whole, whole);
+          break;
+        case StepKind::Backward:
+          becomes(fresh_gradient(), gathered);
+          break;
+        case StepKind::ReduceScatter:
+        case StepKind::AllReduce:
+          becomes(reduced(gradient, s.collective->dims), slot);
+          break;
+        case StepKind::ScaleGradient:
+          becomes(reduced(gradient, {}), slot);
+          break;
+        case StepKind::StoreGradient:
+          becomes(reduced(gradient, {}), shard);
+          break;
+        case StepKind::Optimizer:
+          parameter(false, false, shard, shard);
+          break;
+        case StepKind::Loss:
+          continue;
+      }
+      life.push_back(std::move(next));
+    }
+    return life;
+  }
+
+  [[nodiscard]] std::vector<Placement> fresh_gradient() const {
+    std::vector<Placement> placements = parameter_.unsharded;
+    for (const GradientFact& fact : gradient()) {
+      if (fact.state != GradientState::Partial) continue;
+      placements[static_cast<std::size_t>(fact.mesh_dim)] = Partial{};
+    }
+    return placements;
+  }
+
+  /// What a gradient is once it has been added up along `dims`: no longer Partial there, and cut
+  /// along the sharded group where it is not Partial.
+  [[nodiscard]] std::vector<Placement> reduced(std::vector<Placement> gradient,
+                                               const MeshDims& dims) const {
+    for (const int dim : dims)
+      gradient[static_cast<std::size_t>(dim)] = parameter_.sharded[static_cast<std::size_t>(dim)];
+    for (const int dim : parameter_.sharded_group.dims) {
+      const auto at = static_cast<std::size_t>(dim);
+      if (!std::holds_alternative<Partial>(gradient[at])) gradient[at] = parameter_.sharded[at];
+    }
+    return gradient;
+  }
+
+  const Plan& plan_;
+  const Scenario& scenario_;
+  int p_;
+  const PlannedParameter& parameter_;
+  const Bucket& bucket_;
+  std::vector<int> steps_;
+  Coordinate coordinate_;
+};
+
+}  // namespace
+
+std::string_view name_of(GroupKind kind) {
+  switch (kind) {
+    case GroupKind::Sharded:
+      return "sharded";
+    case GroupKind::Unsharded:
+      return "unsharded";
+    case GroupKind::Partial:
+      return "partial";
+  }
+  HPSIM_CHECK(false, "unknown group {}", static_cast<int>(kind));
+  return {};
+}
+
+std::string_view name_of(GradientState state) {
+  switch (state) {
+    case GradientState::Partial:
+      return "partial";
+    case GradientState::Complete:
+      return "complete";
+    case GradientState::Cut:
+      return "cut";
+  }
+  HPSIM_CHECK(false, "unknown state {}", static_cast<int>(state));
+  return {};
+}
+
+Explainer::Explainer(const Plan& plan)
+    : plan_(plan), by_bucket_(plan.buckets.size()), partial_(plan.parameters.size(), -1) {
+  by_module_.resize(
+      std::max(plan.scenario.model.modules.size(), plan.scenario.model.elementwise.size()));
+  for (std::size_t i = 0; i < plan.steps.size() && plan.steps[i].step == 0; ++i) {
+    const Step& step = plan.steps[i];
+    const int index = static_cast<int>(i);
+    if (step.bucket >= 0) {
+      by_bucket_[static_cast<std::size_t>(step.bucket)].push_back(index);
+    } else if (step.module >= 0) {
+      by_module_[static_cast<std::size_t>(step.module)].push_back(index);
+    } else {
+      of_all_.push_back(index);
+    }
+  }
+  for (const Bucket& bucket : plan.buckets) {
+    for (std::size_t range = 0; range < bucket.partials.size(); ++range) {
+      const Interval members = bucket.partials[range].members;
+      for (std::int64_t i = members.begin; i < members.end; ++i) {
+        const int p = bucket.parameters.at(static_cast<std::size_t>(i));
+        partial_[static_cast<std::size_t>(p)] = static_cast<int>(range);
+      }
+    }
+  }
+}
+
+std::vector<int> Explainer::steps_of(int parameter) const {
+  const PlannedParameter& planned = plan_.parameter(parameter);
+  const int module = plan_.scenario.parameters[static_cast<std::size_t>(parameter)].module;
+  std::vector<int> steps = by_module_[static_cast<std::size_t>(module)];
+  for (const int index : by_bucket_[static_cast<std::size_t>(planned.bucket)]) {
+    const int partial = plan_.steps[static_cast<std::size_t>(index)].partial;
+    if (partial >= 0 && partial != partial_[static_cast<std::size_t>(parameter)]) continue;
+    steps.push_back(index);
+  }
+  steps.insert(steps.end(), of_all_.begin(), of_all_.end());
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+ParameterFacts Explainer::explain(int parameter, const Coordinate& coordinate) const {
+  return Facts(plan_, parameter, steps_of(parameter), coordinate).all();
+}
+
+}  // namespace hpsim
