@@ -32,6 +32,23 @@ std::string hash_of(const Json& root) {
   return fmt::format("{:016x}", fnv1a64(nlohmann::json(root).dump()));
 }
 
+/// Looking keys up takes a time that grows with their square.
+void check_expect_sizes(const JsonCursor& at, Problems& problems) {
+  constexpr std::size_t kMostKeys = 1000;
+  if (at.value->is_array()) {
+    for (std::size_t i = 0; i < at.value->size(); ++i)
+      check_expect_sizes(at.element(i, (*at.value)[i]), problems);
+  } else if (at.value->is_object()) {
+    if (at.value->size() > kMostKeys) {
+      problems.add(at, fmt::format("{} keys in one object", at.value->size()),
+                   fmt::format("no object of a report has more than {}", kMostKeys));
+      return;
+    }
+    for (const auto& [key, value] : at.value->get_ref<const Json::object_t&>())
+      check_expect_sizes(at.member(key, value), problems);
+  }
+}
+
 void read_header(const JsonText& text, const ObjectReader& root, Scenario& scenario) {
   scenario.file = text.file();
   scenario.name = root.string("name").value_or(stem_of(text.file()));
@@ -41,7 +58,10 @@ void read_header(const JsonText& text, const ObjectReader& root, Scenario& scena
     root.problems().add(root.where("name"), "the name is empty",
                         "leave it out: the default is the file's stem");
   }
-  if (root.has("expect")) scenario.expect = root.where("expect").value->dump();
+  if (!root.has("expect")) return;
+  const JsonCursor expect = root.where("expect");
+  check_expect_sizes(expect, root.problems());
+  scenario.expect = expect.value->dump();
 }
 
 void read_sections(const ObjectReader& root, Scenario& scenario) {

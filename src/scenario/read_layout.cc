@@ -14,6 +14,8 @@ namespace {
 
 /// Coordinates along TP and EP dims that may hold different sizes of one parameter.
 constexpr std::int64_t kMaxUnevenCoordinates = 65536;
+/// The same, of all parameters together.
+constexpr std::int64_t kMaxUnevenInAll = std::int64_t{1} << 22;
 
 std::vector<std::string> names_of_dims(const Mesh& mesh) {
   std::vector<std::string> names;
@@ -386,7 +388,7 @@ class CutCheck {
   CutCheck(const ObjectReader& file, const Scenario& scenario)
       : file_(file), fully_shard_(file.object("fully_shard", "FullyShard")), scenario_(scenario) {}
 
-  void check(int p, const JsonCursor* at) const {
+  void check(int p, const JsonCursor* at) {
     const auto index = static_cast<std::size_t>(p);
     const ParameterSpec& spec = scenario_.parameters[index];
     const std::vector<Placement> placements = placements_of(scenario_, p);
@@ -408,6 +410,7 @@ class CutCheck {
                       kMaxUnevenCoordinates));
       return;
     }
+    if (is_uneven && !count_uneven(spec, mesh.size(placed))) return;
     if (at == nullptr || !is_sharded(scenario_, p)) return;
     const std::int64_t num_shards = mesh.size(*scenario_.roles.fsdp_shard_dim);
     const ShardCut cut = shard_cut_of(scenario_, p, num_shards);
@@ -418,6 +421,19 @@ class CutCheck {
   }
 
  private:
+  bool count_uneven(const ParameterSpec& spec, std::int64_t num_coordinates) {
+    if (num_uneven_ > kMaxUnevenInAll) return false;
+    num_uneven_ += num_coordinates;
+    if (num_uneven_ <= kMaxUnevenInAll) return true;
+    file_.problems().add(
+        file_.where(file_.has("placements") ? "placements" : "parameters"),
+        fmt::format("up to {}, parameters are cut unevenly over {} ranks of tensor and expert "
+                    "parallelism, added up",
+                    in_quotes(spec.name), num_uneven_),
+        fmt::format("up to {} may hold different sizes; make cuts even", kMaxUnevenInAll));
+    return false;
+  }
+
   bool check_whole(const ParameterSpec& spec, const ShardCut& cut, const JsonCursor& at,
                    const Shape& whole, bool is_uneven) const {
     const std::int64_t num_shards = cut.num_shards;
@@ -460,6 +476,7 @@ class CutCheck {
   const ObjectReader& file_;
   ObjectReader fully_shard_;
   const Scenario& scenario_;
+  std::int64_t num_uneven_ = 0;
 };
 
 }  // namespace
@@ -475,7 +492,7 @@ void read_cuts(const ObjectReader& scenario, Scenario& result) {
   ShardPlacementReader reader(fully_shard, result);
   reader.read();
   if (!scenario.problems().empty()) return;
-  const CutCheck check(scenario, result);
+  CutCheck check(scenario, result);
   for (int p = 0; p < static_cast<int>(result.parameters.size()); ++p)
     check.check(p, reader.where(static_cast<std::size_t>(p)));
 }

@@ -1,5 +1,10 @@
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "support/catch.h"
 #include "support/program.h"
@@ -135,6 +140,44 @@ TEST_CASE("a broken file in a directory is not left out in silence") {
   const ProgramResult result = run_program({HPSIM_PROGRAM, "run", scratch.path()});
   CHECK(result.exit_code == 3);
   CHECK(contains(result.err, "b.json:"));
+}
+
+TEST_CASE("what is no file is refused, and nobody is waited for without end") {
+  const ScratchDirectory scratch;
+  const std::string pipe = scratch.path() + "/pipe.json";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  struct Row {
+    std::string path;
+    const char* err;
+  };
+  const std::vector<Row> rows = {
+      {"/dev/zero", "/dev/zero: error: is a device, not a file"},
+      {"/dev/urandom", "is a device, not a file"},
+      {"/proc/self/mem", "cannot be read: "},
+      {scratch.path(), "holds no scenario"},  // although a pipe in it is called *.json
+      {pipe, "nothing came through this pipe for 10 s"},
+  };
+  for (const Row& row : rows) {
+    const ProgramResult result = run_program({HPSIM_PROGRAM, "run", row.path}, {.timeout_s = 60});
+    CAPTURE(row.path, result.err);
+    CHECK(result.exit_code == 2);
+    CHECK(contains(result.err, row.err));
+  }
+  // With somebody to write, a pipe is as good as a file.
+  std::thread writer([&] { std::ofstream(pipe) << kSmallest; });
+  const ProgramResult piped = run_program({HPSIM_PROGRAM, "run", pipe}, {.timeout_s = 60});
+  writer.join();
+  CHECK(piped.exit_code == 0);
+}
+
+TEST_CASE("a file without permission is refused") {
+  if (::geteuid() == 0) return;  // may read everything
+  const ScratchDirectory scratch;
+  const std::string file = scratch.write("secret.json", kSmallest);
+  REQUIRE(::chmod(file.c_str(), 0) == 0);
+  const ProgramResult result = run_program({HPSIM_PROGRAM, "run", file});
+  CHECK(result.exit_code == 2);
+  CHECK(contains(result.err, "cannot be read: Permission denied"));
 }
 
 TEST_CASE("a file that cannot be read is an error, whatever it is") {
