@@ -64,7 +64,11 @@ bool is_sharded(const Scenario& scenario, int p) {
   if (std::binary_search(spec.replicate_params.begin(), spec.replicate_params.end(), p))
     return false;
   const Shape& shape = scenario.parameters.at(static_cast<std::size_t>(p)).shape;
-  return num_elems(shape) * size_bytes(scenario.numerics.dtype) >= spec.min_shard_bytes;
+  // Divided, not multiplied: sizes are not limited yet when the reader asks.
+  const std::int64_t elem_bytes = size_bytes(scenario.numerics.dtype);
+  const std::int64_t fewest_elems =
+      spec.min_shard_bytes / elem_bytes + (spec.min_shard_bytes % elem_bytes != 0 ? 1 : 0);
+  return num_elems(shape) >= fewest_elems;
 }
 
 ShardCut shard_cut_of(const Scenario& scenario, int p, std::int64_t num_shards) {

@@ -120,6 +120,10 @@ TEST_CASE("what does not fit 64 bits is refused") {
       {scenario(R"({"w": [4294967296, 4294967296]})"), "(4294967296, 4294967296)"},
       {scenario(R"({"w": [9223372036854775807, 1]})"), "2^53"},
       {scenario(R"({"w": [-9223372036854775809]})"), "beyond 64 bits"},
+      // 2^61 + 1 elements fit, their bytes do not.
+      {scenario(R"({"w": [1, 2305843009213693953]})",
+                R"(, "fully_shard": {"shard_placement": {"w": 1}})"),
+       "2305843009213693953 long, does not divide into 4 shards"},
       {smallest(R"(, "data": {"seed": 18446744073709551616})"), "0..2^64-1"},
       {smallest(R"(, "training": {"steps": 4611686018427387904})"), "4611686018427387904 steps"},
       {smallest(R"(, "training": {"global_batch": 9223372036854775804})"), "9223372036854775804"},
