@@ -84,6 +84,13 @@ int explain_command(const ExplainArguments& arguments) {
     view.rank = Rank{*arguments.rank};
   }
   require_listable(scenario, arguments.full, is_json);
+  constexpr std::size_t kMostInJson = 10000;  // they take 400 MB
+  if (is_json && view.parameters.size() > kMostInJson) {
+    refuse(scenario.file,
+           fmt::format("--format json tells of at most {} parameters, not {}", kMostInJson,
+                       view.parameters.size()),
+           "choose some: --param takes a glob");
+  }
 
   const PlanReport report = make_plan_report(build_plan(scenario));
   if (!report.passed) {  // what a wrong plan says would be no explanation

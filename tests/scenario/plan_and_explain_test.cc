@@ -445,6 +445,21 @@ TEST_CASE("listing more than a million ranks is refused, telling them by mesh di
   }
 }
 
+TEST_CASE("JSON about more parameters than fit is refused, about some of them is not") {
+  Json scenario = {{"hpsim", 1}, {"mesh", {{"shape", {4}}, {"mesh_dim_names", {"fsdp"}}}}};
+  for (int i = 0; i < 10001; ++i)
+    scenario["parameters"]["p" + std::to_string(i)] = {7, 8};
+  const ScratchDirectory scratch;
+  const std::string file = scratch.write("many.json", scenario.dump());
+  check_refused({"explain", file, "--format", "json"}, 2,
+                file +
+                    ": error: --format json tells of at most 10000 parameters, not 10001\n"
+                    "  help: choose some: --param takes a glob\n");
+  const Json some = Json::parse(said({"explain", file, "--format", "json", "--param", "p999*"}));
+  CHECK(some.at("parameters").size() == 11);  // p999, p9990 to p9999
+  CHECK(has(said({"explain", file}), "… 9990 more parameters"));
+}
+
 TEST_CASE("colour when asked for, and only then") {
   const std::string small = "scenarios/fsdp/a2_uneven_7x8_over_4.json";
   for (const char* command : {"plan", "explain"}) {
