@@ -93,7 +93,7 @@ class BareStep {
     }
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
       Buffers& bucket = buckets_[b];
-      const std::int64_t row = plan.buckets[b].row_elems;
+      const std::int64_t row = plan.buckets[b].row_elems.largest();
       bucket.row.assign(static_cast<std::size_t>(row), 0.01F);
       bucket.parameters.assign(static_cast<std::size_t>(row * kRanks), 0.01F);
       bucket.gradients.assign(static_cast<std::size_t>(row * kRanks), 0.01F);
