@@ -111,6 +111,19 @@ void check_sizes(const Scenario& scenario, const ObjectReader& file) {
                     parameter_elems, num_shards, kMaxParameterElems),
         "make them smaller, or the mesh");
   }
+  // The plan is a list: some ten steps per parameter and module in each optimizer step.
+  constexpr double kMaxPlanned = 1e7;
+  const double per_step = as_double(
+      static_cast<std::int64_t>(scenario.parameters.size() + scenario.model.modules.size()));
+  if (as_double(scenario.training.steps) * per_step > kMaxPlanned) {
+    file.problems().add(
+        file.object("training", "Training").where("steps"),
+        fmt::format(
+            "{} steps of a model with {} parameters and modules; the limit of their product "
+            "is {:.0f}",
+            scenario.training.steps, per_step, kMaxPlanned),
+        "run fewer steps: the plan lists every one");
+  }
   const double data_elems =
       as_double(scenario.training.steps) * as_double(scenario.training.global_batch) * sample_elems;
   if (data_elems > kMaxDataElems) {
