@@ -92,6 +92,17 @@ void read_command_line(CLI::App& app, int argc, char** argv, Action& action) {
   }
 }
 
+/// --format and --color, for arguments that have both.
+template <class Arguments>
+void add_output_options(CLI::App& command, const std::string& formats, Arguments& arguments) {
+  command.add_option("--format", arguments.format, formats)
+      ->capture_default_str()
+      ->type_name("NAME");
+  command.add_option("--color", arguments.color, "auto, always or never")
+      ->capture_default_str()
+      ->type_name("WHEN");
+}
+
 void add_run(CLI::App& app, Action& action) {
   auto arguments = std::make_shared<RunArguments>();
   CLI::App* command =
@@ -103,9 +114,8 @@ void add_run(CLI::App& app, Action& action) {
       ->required()
       ->type_name("PATH");
   add_option("--backend", arguments->backend, "NAME", "symbolic, local, gloo or nccl");
-  add_option("--format", arguments->format, "NAME", "text, json or md");
+  add_output_options(*command, "text, json or md", *arguments);
   add_option("--timeout", arguments->timeout_s, "SECONDS", "longest wait of a rank for another");
-  add_option("--color", arguments->color, "WHEN", "auto, always or never");
   command->add_flag("--keep-going", arguments->keep_going, "run all, whatever fails");
   command->add_flag("--quiet", arguments->quiet, "no progress");
   command->add_flag("--full", arguments->full, "do not fold long lists");
@@ -122,12 +132,7 @@ void add_plan(CLI::App& app, Action& action) {
       ->type_name("PATH");
   command->add_option("--step", arguments->step, "the optimizer step to list; default: 0")
       ->type_name("T");
-  command->add_option("--format", arguments->format, "text or json")
-      ->capture_default_str()
-      ->type_name("NAME");
-  command->add_option("--color", arguments->color, "auto, always or never")
-      ->capture_default_str()
-      ->type_name("WHEN");
+  add_output_options(*command, "text or json", *arguments);
   command->add_flag(
       "--full", arguments->full,
       "all optimizer steps; do not fold long lists, list ranks whatever their number");
@@ -144,12 +149,7 @@ void add_explain(CLI::App& app, Action& action) {
       ->type_name("NAME");
   command->add_option("--rank", arguments->rank, "what this rank holds and exchanges")
       ->type_name("R");
-  command->add_option("--format", arguments->format, "text or json")
-      ->capture_default_str()
-      ->type_name("NAME");
-  command->add_option("--color", arguments->color, "auto, always or never")
-      ->capture_default_str()
-      ->type_name("WHEN");
+  add_output_options(*command, "text or json", *arguments);
   command->add_flag("--full", arguments->full,
                     "do not fold long lists, list ranks whatever their number");
   command->callback(

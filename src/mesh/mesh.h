@@ -39,6 +39,7 @@ class Mesh {
   [[nodiscard]] std::int64_t size(int dim) const {
     return shape_.at(static_cast<std::size_t>(dim));
   }
+  [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
   [[nodiscard]] const std::string& name(int dim) const {
     return names_.at(static_cast<std::size_t>(dim));
   }

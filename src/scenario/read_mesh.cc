@@ -175,11 +175,8 @@ class RoleResolver {
     const auto& name = where.value->get_ref<const std::string&>();
     const std::optional<int> dim = mesh_.find(name);
     if (!dim) {
-      std::vector<std::string> known;
-      for (int i = 0; i < mesh_.num_dims(); ++i)
-        known.push_back(mesh_.name(i));
       complain(where, fmt::format("no mesh dim has the name {}", in_quotes(name)),
-               fmt::format("the mesh dims are {}", quoted_list(known)));
+               fmt::format("the mesh dims are {}", quoted_list(mesh_.names())));
       return;
     }
     if (is_explicit(*dim)) {

@@ -49,12 +49,9 @@ MeshDims read_data_dims(const ObjectReader& data, const Mesh& mesh, const Roles&
     for (std::size_t i = 0; i < names->size(); ++i) {
       const JsonCursor& at = elements[i];
       const std::optional<int> dim = mesh.find((*names)[i]);
-      std::vector<std::string> known;
-      for (int d = 0; d < mesh.num_dims(); ++d)
-        known.push_back(mesh.name(d));
       if (!dim) {
         data.problems().add(at, fmt::format("no mesh dim has the name {}", in_quotes((*names)[i])),
-                            fmt::format("the mesh dims are {}", quoted_list(known)));
+                            fmt::format("the mesh dims are {}", quoted_list(mesh.names())));
       } else if (std::find(dims.begin(), dims.end(), *dim) != dims.end()) {
         data.problems().add(at, fmt::format("mesh dim {} is listed twice", in_quotes((*names)[i])),
                             "list each mesh dim once");

@@ -13,16 +13,18 @@ struct TypeAlternative;
 
 /// What a value may be: any of the alternatives.
 ///
-///   notation            means                                    described as
-///   int>=1              integer, also written 2.0                an integer of at least 1
-///   number>0            number                                   a number greater than 0
-///   number>=0<1                                                  a number of at least 0 and below
-///   1 uint                0 ... 2^64 - 1                           an integer in 0..2^64-1 'avg' |
-///   'sum'       these strings                            "avg" or "sum" 1                   this
-///   number                              1 [int]               array, every element an integer an
-///   array {string}            object with any keys, string values      an object Mesh object with
-///   the keys of Mesh             an object any                 anything anything bool | ~int ~: in
-///   the format, not supported yet      true or false
+///   notation       means                                  described as
+///   int>=1         integer, also written 2.0              an integer of at least 1
+///   number>0       number                                 a number greater than 0
+///   number>=0<1                                           a number of at least 0 and below 1
+///   uint           0 ... 2^64 - 1                         an integer in 0..2^64-1
+///   'avg' | 'sum'  these strings                          "avg" or "sum"
+///   1              this number                            1
+///   [int]          array, every element an integer        an array
+///   {string}       object, any keys, string values        an object
+///   Mesh           object with the keys of Mesh           an object
+///   any            anything                               anything
+///   bool | ~int    ~: in the format, not supported yet    true or false
 using TypeExpr = std::vector<TypeAlternative>;
 
 struct TypeAlternative {

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "base/suggest.h"
-#include "layout/parse_placement.h"
 #include "layout/shard_cut.h"
 #include "scenario/pattern_matcher.h"
 #include "scenario/sections.h"
@@ -17,199 +15,13 @@ constexpr std::int64_t kMaxUnevenCoordinates = 65536;
 /// The same, of all parameters together.
 constexpr std::int64_t kMaxUnevenInAll = std::int64_t{1} << 22;
 
-std::vector<std::string> names_of_dims(const Mesh& mesh) {
-  std::vector<std::string> names;
-  for (int dim = 0; dim < mesh.num_dims(); ++dim)
-    names.push_back(mesh.name(dim));
-  return names;
-}
-
-/// Reads `placements` of both places.
-class PlacementReader {
- public:
-  PlacementReader(const ObjectReader& scenario, const Mesh& mesh, const Roles& roles,
-                  const ModelSpec& model)
-      : scenario_(scenario),
-        problems_(scenario.problems()),
-        mesh_(mesh),
-        roles_(roles),
-        parameters_(list_parameters(model)),
-        placements_(parameters_.size()),
-        where_(parameters_.size()) {
-    for (auto& of_parameter : placements_)
-      of_parameter.assign(static_cast<std::size_t>(mesh.num_dims()), Replicate{});
-    for (auto& of_parameter : where_)
-      of_parameter.resize(static_cast<std::size_t>(mesh.num_dims()));
-  }
-
-  std::vector<std::vector<Placement>> read(const ModelSpec& model) {
-    const auto patterns = scenario_.members("placements");
-    if (!patterns.empty() && !model.is_elementwise()) {
-      problems_.add(scenario_.where("placements"),
-                    "not supported yet: placements of the parameters of modules",
-                    "this version takes placements of elementwise \"parameters\"");
-      return {};
-    }
-    int next = 0;  // parameters are in file order
-    for (const auto& [name, at] : scenario_.members("parameters")) {
-      const int p = next++;
-      if (!at.value->is_object()) continue;
-      const ObjectReader reader(at, "Elementwise", problems_);
-      read_entries(reader.members("placements"), {p});
-    }
-    PatternMatcher matcher(names_of(parameters_), "parameter", problems_);
-    for (const auto& [pattern, at] : patterns) {
-      const std::vector<int> matched = matcher.matches_of(pattern, at);
-      if (!at.value->is_object()) continue;
-      std::vector<std::pair<std::string, JsonCursor>> entries;
-      for (const auto& [dim, value] : at.value->get_ref<const Json::object_t&>())
-        entries.emplace_back(dim, at.member(dim, value));
-      read_entries(entries, matched);
-    }
-    for (std::size_t p = 0; p < parameters_.size(); ++p)
-      check_factors(p);
-    return placements_;
-  }
-
- private:
-  void read_entries(const std::vector<std::pair<std::string, JsonCursor>>& entries,
-                    const std::vector<int>& parameters) {
-    for (const auto& [name, at] : entries) {
-      const std::optional<int> dim = mesh_dim(name, at);
-      if (!dim || !at.value->is_string()) continue;
-      const std::optional<Placement> placement =
-          placement_of(at, at.value->get_ref<const std::string&>());
-      if (!placement) continue;
-      for (const int p : parameters)
-        set(static_cast<std::size_t>(p), *dim, *placement, at);
-    }
-  }
-
-  std::optional<int> mesh_dim(const std::string& name, const JsonCursor& at) {
-    const std::optional<int> dim = mesh_.find(name);
-    if (!dim) {
-      problems_.add_at_key(at, fmt::format("no mesh dim has the name {}", in_quotes(name)),
-                           fmt::format("the mesh dims are {}", quoted_list(names_of_dims(mesh_))));
-      return std::nullopt;
-    }
-    if (dim == roles_.tp_dim || dim == roles_.ep_dim) return dim;
-    if (dim == roles_.fsdp_shard_dim || dim == roles_.dp_replicate_dim) {
-      problems_.add_at_key(
-          at,
-          fmt::format("mesh dim {} is {}: fully_shard decides what it does to parameters",
-                      in_quotes(name),
-                      dim == roles_.fsdp_shard_dim ? "fsdp_shard_dim" : "dp_replicate_dim"),
-          "placements are for tp_dim and ep_dim; fully_shard.shard_placement says which tensor dim "
-          "fully_shard cuts");
-    } else {
-      problems_.add_at_key(
-          at, fmt::format("mesh dim {} has no role: it holds copies", in_quotes(name)),
-          fmt::format("give it one: \"roles\": {{\"tp_dim\": {}}}", in_quotes(name)));
-    }
-    return std::nullopt;
-  }
-
-  /// A plain placement; the flag of uneven cuts says nothing about TP and EP, which cut by ceil.
-  std::optional<Placement> placement_of(const JsonCursor& at, const std::string& text) {
-    auto parsed = parse_placement(text);
-    if (const auto* problem = std::get_if<PlacementProblem>(&parsed)) {
-      problems_.add(at, fmt::format("{}: {}", in_quotes(text), problem->message), problem->help);
-      return std::nullopt;
-    }
-    Placement placement = std::get<Placement>(std::move(parsed));
-    if (auto* shard = std::get_if<Shard>(&placement)) shard->uneven = false;
-    if (auto* shard = std::get_if<StridedShard>(&placement)) {
-      if (shard->split_factor == 1) return Shard{shard->dim};
-      shard->uneven = false;
-    }
-    if (std::holds_alternative<Partial>(placement)) {
-      problems_.add(at, fmt::format("{}: a parameter is never Partial", in_quotes(text)),
-                    "only gradients and activations are; write \"Replicate\" or \"Shard(0)\"");
-      return std::nullopt;
-    }
-    if (std::holds_alternative<RaggedShard>(placement) ||
-        std::holds_alternative<RaggedStridedShard>(placement)) {
-      problems_.add(
-          at,
-          fmt::format("{}: tensor and expert parallelism cut by the ceil rule", in_quotes(text)),
-          "write \"Shard(0)\"; ragged cuts are fully_shard.shard_placement");
-      return std::nullopt;
-    }
-    return placement;
-  }
-
-  void set(std::size_t p, int dim, const Placement& placement, const JsonCursor& at) {
-    const ParameterSpec& spec = parameters_[p];
-    const auto num_dims = static_cast<int>(spec.shape.size());
-    const std::vector<int> cut = cut_dims(placement);
-    if (!cut.empty() && cut[0] >= num_dims) {
-      problems_.add(
-          at,
-          fmt::format("tensor dim {}, but {} has {} dims", cut[0], in_quotes(spec.name), num_dims),
-          fmt::format("write a dim of 0..{}", num_dims - 1));
-      return;
-    }
-    auto& known = where_[p][static_cast<std::size_t>(dim)];
-    Placement& entry = placements_[p][static_cast<std::size_t>(dim)];
-    if (known && entry != placement) {
-      problems_.add(
-          at,
-          fmt::format("{} is {} along {} here, but {} at {}", in_quotes(spec.name),
-                      to_string(placement), mesh_.name(dim), to_string(entry), known->pointer),
-          "keep one of the two");
-      return;
-    }
-    known = at;
-    entry = placement;
-  }
-
-  /// split_factor of a written StridedShard: the product of the sizes of the mesh dims that cut the
-  /// tensor dim before it, all of them or those to its right.
-  void check_factors(std::size_t p) {
-    const auto& placements = placements_[p];
-    for (int mesh_dim = 0; mesh_dim < mesh_.num_dims(); ++mesh_dim) {
-      const auto* strided =
-          std::get_if<StridedShard>(&placements[static_cast<std::size_t>(mesh_dim)]);
-      if (strided == nullptr) continue;
-      std::int64_t before = 1;
-      std::int64_t before_right = 1;
-      for (const int other : cutting_order(placements, strided->dim)) {
-        if (other == mesh_dim) break;
-        before *= mesh_.size(other);
-        if (other > mesh_dim) before_right *= mesh_.size(other);
-      }
-      if (strided->split_factor == before || strided->split_factor == before_right) continue;
-      const std::string good = before == 1
-                                   ? fmt::format("Shard({})", strided->dim)
-                                   : fmt::format("StridedShard({}, {})", strided->dim, before);
-      const std::string others =
-          before == 1 ? fmt::format("no mesh dim cuts tensor dim {} before it", strided->dim)
-                      : fmt::format("the mesh dims that cut tensor dim {} before it have {} ranks",
-                                    strided->dim, before);
-      problems_.add(
-          *where_[p][static_cast<std::size_t>(mesh_dim)],
-          fmt::format("split_factor of {} along {} is {}, but {}", in_quotes(parameters_[p].name),
-                      mesh_.name(mesh_dim), strided->split_factor, others),
-          fmt::format("write \"{}\"", good));
-    }
-  }
-
-  const ObjectReader& scenario_;
-  Problems& problems_;
-  const Mesh& mesh_;
-  const Roles& roles_;
-  std::vector<ParameterSpec> parameters_;
-  std::vector<std::vector<Placement>> placements_;
-  std::vector<std::vector<std::optional<JsonCursor>>> where_;  ///< like placements_
-};
-
 /// Splits the fsdp_shard_dim "dp" into "dp.replicate" and "dp.shard": shard groups are consecutive
 /// coordinates.
 void split_shard_dim(std::int64_t shard_size, Scenario& scenario) {
   const int dim = *scenario.roles.fsdp_shard_dim;
   const auto at = static_cast<std::size_t>(dim);
   std::vector<std::int64_t> shape = scenario.mesh.shape();
-  std::vector<std::string> names = names_of_dims(scenario.mesh);
+  std::vector<std::string> names = scenario.mesh.names();
   shape.insert(shape.begin() + dim, shape[at] / shard_size);
   shape[at + 1] = shard_size;
   names.insert(names.begin() + dim, names[at] + ".replicate");
@@ -480,11 +292,6 @@ class CutCheck {
 };
 
 }  // namespace
-
-std::vector<std::vector<Placement>> read_placements(const ObjectReader& scenario, const Mesh& mesh,
-                                                    const Roles& roles, const ModelSpec& model) {
-  return PlacementReader(scenario, mesh, roles, model).read(model);
-}
 
 void read_cuts(const ObjectReader& scenario, Scenario& result) {
   const ObjectReader fully_shard = scenario.object("fully_shard", "FullyShard");
