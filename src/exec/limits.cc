@@ -56,15 +56,16 @@ void require_faults(Backend backend, const Scenario& scenario) {
 }
 
 void require_rank_kinds(const Plan& plan) {
-  constexpr double kMost = 200000;
+  constexpr double kMost = 2e6;
   const double kinds = num_rank_classes(plan);
-  if (kinds <= kMost) return;
-  throw Error(
-      ErrorKind::Usage,
-      fmt::format("the ranks hold {:.3g} different sets of sizes, backend symbolic takes up to "
-                  "{}",
-                  kinds, format_count(static_cast<std::int64_t>(kMost))),
-      "make the cuts even, or the parameters fewer");
+  const auto num_parameters = static_cast<std::int64_t>(plan.parameters.size());
+  if (kinds * static_cast<double>(num_parameters) <= kMost) return;
+  throw Error(ErrorKind::Usage,
+              fmt::format("the ranks hold {:.3g} different sets of sizes of {} parameters, backend "
+                          "symbolic takes up to {} sizes",
+                          kinds, format_count(num_parameters),
+                          format_count(static_cast<std::int64_t>(kMost))),
+              "make the cuts even, or the parameters fewer");
 }
 
 void require_memory_for_results(std::int64_t size_bytes) {

@@ -15,7 +15,7 @@ namespace hpsim {
 void require_ranks(Backend backend, std::int64_t num_ranks);
 
 /// \throws Error (Usage) if ranks hold so many different sets of sizes that symbolic cannot record
-///         one of each: more than 200,000
+///         one of each: more than 2,000,000 sizes in all
 void require_rank_kinds(const Plan& plan);
 
 /// \throws Error (Usage) if the scenario plants faults that need a process per rank, and the

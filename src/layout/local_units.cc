@@ -23,13 +23,14 @@ LocalUnits::LocalUnits(const std::vector<ShardRun>& runs) {
 
 void LocalUnits::append(std::int64_t count, std::int64_t value) {
   HPSIM_CHECK(count >= 1, "{} ranks with {} units", count, value);
-  size_ += count;
-  sum_ += count * value;
   if (!runs_.empty() && runs_.back().value == value) {
     runs_.back().count += count;
   } else {
     runs_.push_back({count, value});
+    starts_.push_back({size_, sum_});
   }
+  size_ += count;
+  sum_ += count * value;
 }
 
 std::int64_t LocalUnits::largest() const {
@@ -41,16 +42,13 @@ std::int64_t LocalUnits::largest() const {
 
 Interval LocalUnits::interval(std::int64_t index) const {
   HPSIM_CHECK(index >= 0 && index < size_, "rank {} of {}", index, size_);
-  std::int64_t begin = 0;
-  for (const Run& run : runs_) {
-    if (index < run.count) {
-      begin += index * run.value;
-      return {begin, begin + run.value};
-    }
-    begin += run.count * run.value;
-    index -= run.count;
-  }
-  return {begin, begin};
+  const auto after = std::upper_bound(
+      starts_.begin(), starts_.end(), index,
+      [](std::int64_t wanted, const Start& start) { return wanted < start.index; });
+  const Start& start = *(after - 1);
+  const std::int64_t value = runs_[static_cast<std::size_t>(after - 1 - starts_.begin())].value;
+  const std::int64_t begin = start.units + (index - start.index) * value;
+  return {begin, begin + value};
 }
 
 std::string to_string(const LocalUnits& units) {

@@ -34,14 +34,21 @@ class LocalUnits {
   [[nodiscard]] std::int64_t size() const { return size_; }
   [[nodiscard]] std::int64_t sum() const { return sum_; }
   [[nodiscard]] std::int64_t largest() const;
-  /// Units before and up to rank `index`: (2, 2, 2, 1), 3 -> [6, 7). \pre 0 <= index < size()
+  /// Units before and up to rank `index`: (2, 2, 2, 1), 3 -> [6, 7). Logarithmic in the number of
+  /// runs. \pre 0 <= index < size()
   [[nodiscard]] Interval interval(std::int64_t index) const;
   [[nodiscard]] const std::vector<Run>& runs() const { return runs_; }
 
   bool operator==(const LocalUnits& other) const { return runs_ == other.runs_; }
 
  private:
-  std::vector<Run> runs_;  ///< neighbours differ in value
+  struct Start {
+    std::int64_t index = 0;  ///< of the run's first rank
+    std::int64_t units = 0;  ///< before it
+  };
+
+  std::vector<Run> runs_;      ///< neighbours differ in value
+  std::vector<Start> starts_;  ///< like runs_
   std::int64_t size_ = 0;
   std::int64_t sum_ = 0;
 };

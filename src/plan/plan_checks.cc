@@ -258,10 +258,11 @@ PlanCheckOutcome check_placements(const Plan& plan) {
   const Vocabulary vocabulary = plan.scenario.fully_shard.vocabulary;
   for (const PlannedParameter& parameter : plan.parameters) {
     const std::string missing = inexpressible(plan, parameter);
+    const TensorLayout sharded{parameter.shape, parameter.sharded};  // its units may be many
     std::optional<std::string> difference;
     for (const Coordinate& coordinate : telling_coordinates(mesh, parameter)) {
       recorder.count();
-      const auto implied = local_boxes({parameter.shape, parameter.sharded}, mesh, coordinate);
+      const auto implied = local_boxes(sharded, mesh, coordinate);
       const auto held = held_shard(mesh, parameter, coordinate).boxes;
       if (implied == held || difference) continue;
       difference =

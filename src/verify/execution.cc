@@ -281,14 +281,14 @@ void check_placements(const Evidence& evidence, CheckRecorder recorder, Verdict&
         evidence.plan_warnings.begin(), evidence.plan_warnings.end(), [&](const Finding& warning) {
           return warning.code == FindingCode::SpecDisagrees && warning.param == parameter.name;
         });
+    const TensorLayout sharded{parameter.shape, parameter.sharded};  // its units may be many
     bool all_as_implied = true;
     for (const Rank rank : evidence.run.layout().recording()) {
       recorder.count(1);
       // What a vocabulary cannot express is compared with the cut itself.
       const Coordinate coordinate = mesh.coordinate_of(rank);
-      const std::vector<Box> implied =
-          is_disagreed ? held_shard(mesh, parameter, coordinate).boxes
-                       : local_boxes({parameter.shape, parameter.sharded}, mesh, coordinate);
+      const std::vector<Box> implied = is_disagreed ? held_shard(mesh, parameter, coordinate).boxes
+                                                    : local_boxes(sharded, mesh, coordinate);
       const std::vector<Box> held = evidence.run.held_boxes(rank, p);
       if (held == implied) continue;
       all_as_implied = false;
