@@ -1,10 +1,12 @@
 # Short names for what is done often. `make` alone lists them.
 #   NATIVE=OFF  portable code instead of code for this machine's processor
+#   WERROR=ON   warnings are errors
 #   PREFIX=DIR  where `make install` puts things
 #   JOBS=N      parallel jobs
 #   FUZZ_SECONDS=N  how long `make fuzz` looks for inputs that break the scenario reader
 
 NATIVE ?= ON
+WERROR ?= OFF
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 FUZZ_SECONDS ?= 600
@@ -14,7 +16,7 @@ SOURCES = $$(find src cli tests -name '*.h' -o -name '*.cc')
 CTEST := ctest --output-on-failure -LE slow
 DEMO := scenarios/fsdp/a2_uneven_7x8_over_4.json
 
-.PHONY: help demo build configure test fuzz asan tsan lint tidy format bench install clean
+.PHONY: help demo build configure test fuzz asan tsan style lint tidy format bench install clean
 .DEFAULT_GOAL := help
 
 help:
@@ -24,7 +26,8 @@ help:
 	@echo "make fuzz     fuzz the scenario reader for FUZZ_SECONDS ($(FUZZ_SECONDS))"
 	@echo "make asan     the same tests under address and undefined-behaviour sanitizers"
 	@echo "make tsan     the same tests under the thread sanitizer"
-	@echo "make lint     format, include layers, warnings as errors"
+	@echo "make style    format and include layers"
+	@echo "make lint     the same, and a build in which warnings are errors"
 	@echo "make tidy     clang-tidy"
 	@echo "make format   format all sources in place"
 	@echo "make bench    build and run the benchmarks"
@@ -41,7 +44,8 @@ build: configure
 
 configure:
 	@$(PACKAGES) build speed $(MORE_PURPOSES)
-	@cmake --preset release -DHPSIM_NATIVE=$(NATIVE) -DCMAKE_INSTALL_PREFIX=$(PREFIX) > /dev/null
+	@cmake --preset release -DHPSIM_NATIVE=$(NATIVE) -DHPSIM_WARNINGS_AS_ERRORS=$(WERROR) \
+	  -DCMAKE_INSTALL_PREFIX=$(PREFIX) > /dev/null
 
 test fuzz: MORE_PURPOSES := fuzz
 test: configure
@@ -58,10 +62,13 @@ asan tsan:
 	@cmake --build --preset $@ -j $(JOBS)
 	$(CTEST) --test-dir build-$@ -j 2
 
-lint:
-	@$(PACKAGES) build speed lint
+style:
+	@$(PACKAGES) build lint
 	clang-format --dry-run -Werror $(SOURCES)
 	cmake -P cmake/check_layers.cmake
+
+lint: style
+	@$(PACKAGES) build speed
 	@cmake --preset dev > /dev/null
 	cmake --build --preset dev -j $(JOBS)
 

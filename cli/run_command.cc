@@ -45,10 +45,7 @@ constexpr int kExitInterrupted = 130;
 /// step do not count again in the next; in exact mode there are none, and it has run before.
 ReferenceRun reference_for(const VerifiedPlan& plan, const RunResult& run) {
   if (!run.has_numbers()) return {};
-  std::vector<TrainingState> held;
-  for (std::int64_t step = 0; step < plan->scenario.training.steps; ++step)
-    held.push_back(assemble_state(*plan, run, step));
-  return run_baseline(plan->scenario, held);
+  return run_baseline(plan->scenario, states_before_steps(*plan, run));
 }
 
 /// \throws Error (Usage) if --full would list more ranks than anybody reads

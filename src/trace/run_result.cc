@@ -290,4 +290,11 @@ TrainingState assemble_state(const Plan& plan, const RunResult& run, std::int64_
   return assembled;
 }
 
+std::vector<TrainingState> states_before_steps(const Plan& plan, const RunResult& run) {
+  std::vector<TrainingState> states;
+  for (std::int64_t step = 0; step < plan.scenario.training.steps; ++step)
+    states.push_back(assemble_state(plan, run, step));
+  return states;
+}
+
 }  // namespace hpsim

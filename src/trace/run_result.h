@@ -164,4 +164,8 @@ class RunResult {
 [[nodiscard]] TrainingState assemble_state(const Plan& plan, const RunResult& run,
                                            std::int64_t time);
 
+/// The same before each optimizer step: from what the baseline judges the steps.
+[[nodiscard]] std::vector<TrainingState> states_before_steps(const Plan& plan,
+                                                             const RunResult& run);
+
 }  // namespace hpsim

@@ -35,18 +35,10 @@ std::string all_messages(const Verdict& verdict) {
   return text;
 }
 
-std::vector<TrainingState> states_held(const VerifiedPlan& plan, const RunResult& run) {
-  std::vector<TrainingState> held;
-  for (std::int64_t t = 0; t < plan->scenario.training.steps; ++t) {
-    held.push_back(assemble_state(*plan, run, t));
-  }
-  return held;
-}
-
 /// Nothing if exact mode refuses the scenario because a number grows out of the dtype.
 std::optional<ReferenceRun> reference_of(const VerifiedPlan& plan, const RunResult& run) {
   try {
-    return run_baseline(plan->scenario, states_held(plan, run));
+    return run_baseline(plan->scenario, states_before_steps(*plan, run));
   } catch (const Error&) {
     if (!plan->scenario.is_exact()) throw;
     return std::nullopt;

@@ -18,11 +18,7 @@ using Ids = std::vector<CheckId>;
 Verdict judge_as(const Scenario& told, const Scenario& done) {
   const VerifiedPlan plan = verify_plan(build_plan(told));
   const RunResult run = LocalExecutor().run(verify_plan(build_plan(done)), {});
-  std::vector<TrainingState> held;
-  for (std::int64_t t = 0; t < told.training.steps; ++t) {
-    held.push_back(assemble_state(*plan, run, t));
-  }
-  return compare_runs(plan, run, run_baseline(told, held));
+  return compare_runs(plan, run, run_baseline(told, states_before_steps(*plan, run)));
 }
 
 ModelSpec two_layers() {
