@@ -10,6 +10,8 @@
 #include "base/finding.h"
 #include "plan/plan.h"
 #include "plan/verify_plan.h"
+#include "report/budget.h"
+#include "report/golden.h"
 #include "trace/ledger.h"
 #include "trace/reference_run.h"
 #include "trace/run_result.h"
@@ -97,8 +99,17 @@ struct Report {
   std::vector<LedgerReport> ledger;  ///< by MemoryKind
   std::string digest;                ///< exact mode only
 
+  std::optional<GoldenComparison> golden;  ///< where the run was compared with one
+  std::vector<BudgetLine> budget;          ///< limits that the caller set
+
   Timing timing;
   std::vector<std::pair<std::string, std::string>> meta;
+};
+
+/// The reports of one command, and what belongs to none of its scenarios.
+struct ReportSet {
+  std::vector<Report> reports;
+  std::vector<std::string> obsolete_goldens;  ///< files that mirror no scenario
 };
 
 /// The report of a run that was judged; applies the scenario's `expect` (see expect.h), which can
