@@ -74,6 +74,8 @@ struct Finding {
   std::vector<std::string> explains;  ///< what the ratio equals: "W=2", "R=2", "S=4", ...
   std::string message;                ///< one sentence with both numbers
   std::string pointer;                ///< expect only: JSON pointer into the scenario file
+  std::int64_t line = 0;              ///< of the scenario file that this is about; 0 if unknown
+  std::int64_t column = 0;
 };
 
 /// The element that came nearest to its bound, or passed it.

@@ -295,19 +295,24 @@ std::unordered_map<const Json*, NodePosition> JsonText::positions_of(
   return positions;
 }
 
-JsonCursor JsonCursor::member(std::string_view key, const Json& child) const {
-  std::string escaped;
-  for (const char c : beginning_of(key, kLongestKeyInPointer)) {
+std::string pointer_token(std::string_view key) {
+  std::string token;
+  for (const char c : key) {
     if (c == '~') {
-      escaped += "~0";
+      token += "~0";
     } else if (c == '/') {
-      escaped += "~1";
+      token += "~1";
     } else {
-      escaped += c;
+      token += c;
     }
   }
-  if (key.size() > kLongestKeyInPointer) escaped += "...";
-  return {&child, pointer + "/" + escaped};
+  return token;
+}
+
+JsonCursor JsonCursor::member(std::string_view key, const Json& child) const {
+  std::string token = pointer_token(beginning_of(key, kLongestKeyInPointer));
+  if (key.size() > kLongestKeyInPointer) token += "...";
+  return {&child, pointer + "/" + token};
 }
 
 JsonCursor JsonCursor::element(std::size_t index, const Json& child) const {

@@ -62,6 +62,9 @@ class JsonText {
   void parse();
 };
 
+/// A key as a JSON pointer (RFC 6901) has it: "a/b~c" -> "a~1b~0c".
+[[nodiscard]] std::string pointer_token(std::string_view key);
+
 /// A value with its JSON pointer (RFC 6901), in which keys are shortened after 200 bytes: names of
 /// any length must not multiply into the pointers of everything below them.
 struct JsonCursor {

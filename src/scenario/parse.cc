@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <memory>
 
 #include "scenario/check_types.h"
 #include "scenario/sections.h"
@@ -101,6 +102,7 @@ Scenario parse_scenario(std::string_view text, const std::string& file) {
   const ObjectReader root(root_at, "Scenario", problems);
   Scenario scenario;
   read_header(json, root, scenario);
+  scenario.source = std::make_shared<const std::string>(text);
   read_sections(root, scenario);
   problems.throw_if_any();
   return scenario;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -126,7 +127,8 @@ struct Scenario {
   DataSpec data;
   NumericsSpec numerics;
   std::vector<FaultSpec> faults;
-  std::string expect;  ///< JSON text of `expect`; empty if there is none
+  std::string expect;                         ///< JSON text of `expect`; empty if there is none
+  std::shared_ptr<const std::string> source;  ///< text of the file; none if it was not read
 
   /// Ranks that see distinct data: product of the sizes of data_dims.
   [[nodiscard]] std::int64_t num_data_ranks() const { return mesh.size(data.data_dims); }

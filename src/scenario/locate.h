@@ -1,0 +1,34 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "scenario/json_text.h"
+#include "scenario/scenario.h"
+
+namespace hpsim {
+
+/// Where the deepest value begins that each JSON pointer (RFC 6901) reaches in the text. In
+///
+///   {
+///     "mesh": {"shape": [2, 4]},
+///     "a/b": {"": null}
+///   }
+///
+///   ""               1:1                  "/mesh/shape/1"       2:26
+///   "/mesh/shape"    2:21                 "/mesh/shape/01"      2:21, no index of RFC 6901
+///   "/mesh/names/0"  2:11, of "mesh"      "/mesh/shape/1/0"     2:26, a number holds nothing
+///   "/a~1b/"         3:15                 "mesh"                1:1, not even a pointer
+/// \pre `text` is what parse_scenario takes
+[[nodiscard]] std::vector<SourcePosition> locate(std::string_view text,
+                                                 const std::vector<std::string>& pointers);
+
+/// Pointer to what the file says of a parameter: its entry of `parameters`, or its module in
+/// `model`.
+///
+///   "weight" -> "/parameters/weight"    "a/b" -> "/parameters/a~1b"    "l0.bias" -> "/model/0"
+///   "", or no parameter of the scenario -> ""
+[[nodiscard]] std::string parameter_pointer(const Scenario& scenario, std::string_view name);
+
+}  // namespace hpsim
