@@ -204,6 +204,10 @@ Json finding_json(const Finding& finding) {
   if (finding.ratio) json["ratio"] = number(*finding.ratio);
   if (!finding.explains.empty()) json["explains"] = finding.explains;
   if (!finding.pointer.empty()) json["pointer"] = finding.pointer;
+  if (finding.line > 0) {
+    json["line"] = finding.line;
+    json["column"] = finding.column;
+  }
   json["message"] = finding.message;
   return json;
 }

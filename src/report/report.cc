@@ -10,6 +10,7 @@
 #include "report/digest.h"
 #include "report/expect.h"
 #include "report/json.h"
+#include "scenario/locate.h"
 
 namespace hpsim {
 namespace {
@@ -78,6 +79,22 @@ void add_notes(const Scenario& scenario, Report& report) {
       scenario.training.loss_normalization == LossNormalization::Sum ? "sum" : "local_mean"));
 }
 
+/// Fills in where the scenario file says what the findings are about: what `expect` says, else the
+/// parameter or its module, else the beginning of the file.
+void locate_findings(const Scenario& scenario, std::vector<Finding>& findings) {
+  if (findings.empty() || !scenario.source) return;
+  std::vector<std::string> pointers;
+  for (const Finding& finding : findings) {
+    pointers.push_back(finding.pointer.empty() ? parameter_pointer(scenario, finding.param)
+                                               : finding.pointer);
+  }
+  const std::vector<SourcePosition> places = locate(*scenario.source, pointers);
+  for (std::size_t i = 0; i < findings.size(); ++i) {
+    findings[i].line = places[i].line;
+    findings[i].column = places[i].column;
+  }
+}
+
 /// How far losses or norms of a run may be from those of a free-running baseline.
 std::vector<double> bounds_of(const std::vector<ReferenceScalar>& scalars,
                               const ReferenceRun& reference) {
@@ -106,6 +123,7 @@ void apply_expect(const Scenario& scenario, const ReferenceRun& reference, bool 
     report.exit_code = 1;
   }
   report.checks.push_back(*result.check);
+  locate_findings(scenario, result.findings);
   for (Finding& finding : result.findings) {
     report.findings.push_back(std::move(finding));
   }
@@ -157,6 +175,7 @@ Report make_report(const VerifiedPlan& plan, const RunResult& run, const Referen
   report.exit_code = verdict.passed() ? 0 : 1;
   report.checks = verdict.checks;
   report.findings = verdict.findings;
+  locate_findings(scenario, report.findings);
   add_plan(*plan, report);
   add_measurements(run, report);
   report.losses = verdict.losses;
@@ -178,6 +197,7 @@ Report make_rejected_report(const Scenario& scenario, const std::string& backend
   report.exit_code = 1;
   report.checks = rejected.checks().results;
   report.findings = rejected.findings();
+  locate_findings(scenario, report.findings);
   return report;
 }
 

@@ -9,15 +9,6 @@ namespace {
 
 constexpr std::size_t kMaxFindings = 10;
 
-std::string explanation_of(const Finding& finding) {
-  std::string text = finding.message;
-  if (finding.ratio) text += fmt::format("; got / expected = {:.6g}", *finding.ratio);
-  if (!finding.explains.empty()) {
-    text += fmt::format(", which is {}", fmt::join(finding.explains, " or "));
-  }
-  return text;
-}
-
 }  // namespace
 
 std::string findings_text(const Report& report, const TextStyle& style) {
@@ -33,6 +24,9 @@ std::string findings_text(const Report& report, const TextStyle& style) {
                     is_error ? Ink::Red : Ink::Yellow, style.color);
     text += "  " + place_of(finding) + "\n";
     text += wrapped(explanation_of(finding), 4, kTextWidth);
+    if (is_error && finding.line > 0) {
+      text += "    " + painted(source_of(report, finding), Ink::Dim, style.color) + "\n";
+    }
   }
   if (folds) {
     text += painted(fmt::format("… {} more findings; --full or --format json lists them",

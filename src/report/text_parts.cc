@@ -250,4 +250,18 @@ std::string place_of(const Finding& finding) {
                      fmt::join(parts, ", "));
 }
 
+std::string explanation_of(const Finding& finding) {
+  std::string text = finding.message;
+  if (finding.ratio) text += fmt::format("; got / expected = {:.6g}", *finding.ratio);
+  if (!finding.explains.empty()) {
+    text += fmt::format(", which is {}", fmt::join(finding.explains, " or "));
+  }
+  return text;
+}
+
+std::string source_of(const Report& report, const Finding& finding) {
+  if (finding.line == 0) return report.file;
+  return fmt::format("{}:{}:{}", report.file, finding.line, finding.column);
+}
+
 }  // namespace hpsim

@@ -88,6 +88,13 @@ struct CollectiveKind {
 /// "gradient-parity: weight, rank 3 at (0, 3), step 0, index (5, 0)": where a finding is.
 [[nodiscard]] std::string place_of(const Finding& finding);
 
+/// "got 0.5, expected 0.125; got / expected = 4, which is S=4": what a finding says.
+[[nodiscard]] std::string explanation_of(const Finding& finding);
+
+/// "scenarios/hsdp/b4.json:8:15": where the scenario says what a finding is about; the file alone
+/// if it is not known where.
+[[nodiscard]] std::string source_of(const Report& report, const Finding& finding);
+
 /// "(1, 2)"
 [[nodiscard]] std::string tuple_text(const std::vector<std::int64_t>& values);
 

@@ -6,14 +6,13 @@
 #include "exec/executor.h"
 #include "plan/build_plan.h"
 #include "report/json.h"
+#include "report/json_parts.h"
 #include "scenario/parse.h"
 #include "support/catch.h"
 #include "verify/compare_runs.h"
 
 namespace hpsim {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 Report report_on(const std::string& text, Backend backend) {
   const Scenario scenario = parse_scenario(text, "sample.json");
@@ -65,6 +64,53 @@ TEST_CASE("a wrong expectation turns a pass into a failure") {
   REQUIRE(report.findings.size() == 1);
   CHECK(report.findings[0].pointer == "/expect/world_size");
   CHECK(report.checks.back().id == CheckId::Expect);
+}
+
+TEST_CASE("findings know the place in the scenario file that they are about") {
+  const std::string file =
+      "{\n"
+      "  \"hpsim\": 1, \"mesh\": {\"shape\": [4], \"mesh_dim_names\": [\"fsdp\"]},\n"
+      "  \"parameters\": {\n"
+      "    \"weight\": [6, 8]},\n"
+      "  \"fully_shard\": {\"vocabulary\": \"uneven_flag\", \"chunking\": \"balanced\"},\n"
+      "  \"expect\": {\"verdict\": \"pass\",\n"
+      "    \"world_size\": 5, \"no_key\": 1}}";
+  const Report report = report_on(file, Backend::Symbolic);
+  REQUIRE(report.findings.size() == 3);
+  CHECK(report.findings[0].code == FindingCode::SpecDisagrees);  // of the parameter
+  CHECK(report.findings[0].line == 4);
+  CHECK(report.findings[0].column == 15);
+  CHECK(report.findings[1].pointer == "/expect/world_size");
+  CHECK(report.findings[1].line == 7);
+  CHECK(report.findings[1].column == 19);
+  CHECK(report.findings[2].pointer == "/expect/no_key");
+  CHECK(report.findings[2].line == 7);
+  CHECK(report.findings[2].column == 32);
+  const Json json = comparable_json(report, false);
+  CHECK(json["findings"][1]["line"] == 7);
+  CHECK(json["findings"][1]["column"] == 19);
+}
+
+TEST_CASE("a refused plan is told at the module, or at the beginning of the file") {
+  const std::string file =
+      "// 2 ranks\n"
+      "{\n"
+      "  \"hpsim\": 1, \"mesh\": {\"shape\": [2], \"mesh_dim_names\": [\"fsdp\"]},\n"
+      "  \"data\": {\"sample_shape\": [4]}, \"model\": [{\"type\": \"tanh\"},\n"
+      "    {\"name\": \"l0\", \"type\": \"linear\", \"in_features\": 4, \"out_features\": 2}]}";
+  Scenario scenario = parse_scenario(file, "sample.json");
+  const PlanRejected rejected(
+      {{.check = CheckId::SyncSet, .param = "l0.bias"}, {.check = CheckId::PlanAgreement}},
+      {.results = {{.id = CheckId::SyncSet, .passed = false, .compared = 1}}});
+  const Report report = make_rejected_report(scenario, "local", rejected);
+  CHECK(report.findings[0].line == 5);
+  CHECK(report.findings[0].column == 5);
+  CHECK(report.findings[1].line == 2);
+  CHECK(report.findings[1].column == 1);
+  scenario.source = nullptr;
+  const Report unread = make_rejected_report(scenario, "local", rejected);
+  CHECK(unread.findings[0].line == 0);
+  CHECK_FALSE(finding_json(unread.findings[0]).contains("line"));
 }
 
 TEST_CASE("losses that expect names are left out where there are none") {
