@@ -173,7 +173,7 @@ class Output {
       case Format::Json:
         return write_stdout(json_text(json()));
       case Format::Markdown:
-        return write_stdout(reports_markdown(reports_));
+        return write_stdout(reports_markdown({reports_, {}}));
     }
   }
 

@@ -28,10 +28,13 @@ struct TextStyle {
 [[nodiscard]] std::string summary_text(const std::vector<Report>& reports, std::size_t num_not_run,
                                        double total_s, const TextStyle& style);
 
-/// The findings, a line each and an indented explanation; folded after ten. Empty if there is none.
+/// The findings, a line each, an indented explanation and for errors where the scenario says so;
+/// folded after ten. Empty if there is none.
 [[nodiscard]] std::string findings_text(const Report& report, const TextStyle& style);
 
-/// Verdict table and findings of all reports in GitHub's Markdown.
-[[nodiscard]] std::string reports_markdown(const std::vector<Report>& reports);
+/// A summary for a pull request in GitHub's Markdown: how many failed, a verdict table, the
+/// findings with file:line:column, the goldens that differ, are missing or mirror no scenario, the
+/// limits that are passed. Long lists are folded after twenty.
+[[nodiscard]] std::string reports_markdown(const ReportSet& set);
 
 }  // namespace hpsim

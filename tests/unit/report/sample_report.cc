@@ -1,5 +1,7 @@
 #include "unit/report/sample_report.h"
 
+#include <fmt/format.h>
+
 namespace hpsim {
 namespace {
 
@@ -88,6 +90,36 @@ Report sample_report() {
   return report;
 }
 
+Report failed_report() {
+  Report report = sample_report();
+  report.outcome = Outcome::Fail;
+  report.exit_code = 1;
+  report.checks[5].passed = false;
+  Finding error;
+  error.code = FindingCode::GradScale;
+  error.check = CheckId::GradientParity;
+  error.param = "weight";
+  error.rank = 3;
+  error.coordinate = {3};
+  error.step = 0;
+  error.index = {6, 0};
+  error.ratio = 4;
+  error.explains = {"S=4"};
+  error.message = "got 0.5, expected 0.125";
+  error.line = 6;
+  error.column = 18;
+  Finding warning;
+  warning.code = FindingCode::SpecDisagrees;
+  warning.severity = Severity::Warning;
+  warning.check = CheckId::Placements;
+  warning.param = "weight";
+  warning.message = "torch has no name for 2 2 2 1";
+  warning.line = 6;
+  warning.column = 18;
+  report.findings = {error, warning};
+  return report;
+}
+
 Report large_report() {
   Report report = report_of(scenario_on(Mesh({2, 64}, {"rep", "fsdp"})));
   PlannedParameter weight;
@@ -103,6 +135,20 @@ Report large_report() {
   report.collectives = {collective(0, CollectiveOp::AllReduce, Phase::Backward, 1, {0}, 2, 64, 64)};
   report.checks = {check(CheckId::Coverage, 64)};
   return report;
+}
+
+Report error_report() {
+  const Diagnostic diagnostic{.file = "b.json",
+                              .message = "rank 1 died of signal 9",
+                              .help = "ranks 0, 2 waited in all_gather"};
+  return make_error_report("b.json", "gloo", Error(ErrorKind::RankFailure, {diagnostic}));
+}
+
+GoldenComparison golden_of(GoldenState state, std::size_t num_differences) {
+  GoldenComparison golden{.file = "golden/fsdp/uneven.json", .state = state};
+  for (std::size_t i = 0; i < num_differences; ++i)
+    golden.differences.push_back({.section = "parameters", .message = fmt::format("d{}", i)});
+  return golden;
 }
 
 }  // namespace hpsim

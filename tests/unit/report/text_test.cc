@@ -111,6 +111,15 @@ TEST_CASE("findings are one line and an indented explanation each, folded after 
   CHECK(findings_text(sample_report(), {}).empty());
 }
 
+TEST_CASE("errors are told with their place in the scenario file, warnings without") {
+  CHECK(findings_text(failed_report(), {}) ==
+        "\n✗ GRAD_SCALE  gradient-parity: weight, rank 3 at (3,), step 0, index (6, 0)\n"
+        "    got 0.5, expected 0.125; got / expected = 4, which is S=4\n"
+        "    scenarios/fsdp/uneven.json:6:18\n"
+        "! SPEC_DISAGREES  placements: weight\n"
+        "    torch has no name for 2 2 2 1\n");
+}
+
 TEST_CASE("rows per shard are listed for few shards and counted for many") {
   CHECK(shard_rows_text({{{0, 3}, 0, 2}, {{3, 4}, 6, 1}}) == "2 2 2 1");
   CHECK(shard_rows_text({{{0, 15}, 0, 63}, {{15, 16}, 945, 55}}) == "63 (x15) 55");
@@ -145,13 +154,6 @@ TEST_CASE("exact mode says equal, and a run without numbers says so") {
   CHECK(contains(report_text(exact, {}), "✓ gradient-parity          56      equal"));
   CHECK(contains(report_text(exact, {}), "1,313 numbers compared, all equal"));
   CHECK(contains(report_text(large_report(), {}), "  no numbers are computed: "));
-}
-
-TEST_CASE("Markdown has a verdict table and escapes what would break it") {
-  Report report = sample_report();
-  report.name = "a|b";
-  CHECK(contains(reports_markdown({report}),
-                 "| pass | a\\|b | local | 4 | 7 | 1,313 | 0.12 | 19.3 ms |\n"));
 }
 
 }  // namespace
