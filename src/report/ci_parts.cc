@@ -62,6 +62,14 @@ std::string printable(std::string_view text) {
   return clean;
 }
 
+std::string printable_line(std::string_view text) {
+  std::string line = printable(text);
+  for (char& c : line) {
+    if (c == '\n' || c == '\r' || c == '\t') c = ' ';
+  }
+  return line;
+}
+
 bool fails_golden(const Report& report) {
   constexpr int kExitGolden = 4;
   if (!report.golden || report.golden->state == GoldenState::Same) return false;

@@ -16,6 +16,9 @@ namespace hpsim {
 ///   "é\t\n" -> "é\t\n"      U+FFFF -> U+FFFD              "\xC0\x80" (overlong) -> two U+FFFD
 [[nodiscard]] std::string printable(std::string_view text);
 
+/// Printable text on one line: ends of lines and tabs become blanks.
+[[nodiscard]] std::string printable_line(std::string_view text);
+
 /// Whether the golden makes the command fail; a missing one does where the report's exit code says
 /// so. False without a golden.
 [[nodiscard]] bool fails_golden(const Report& report);

@@ -100,8 +100,10 @@ class Suite {
 };
 
 std::string finding_line(const Report& report, const Finding& finding) {
-  return fmt::format("{}: {} {}: {}\n", source_of(report, finding), name_of(finding.code),
-                     place_of(finding), explanation_of(finding));
+  return printable_line(fmt::format("{}: {} {}: {}", source_of(report, finding),
+                                    name_of(finding.code), place_of(finding),
+                                    explanation_of(finding))) +
+         "\n";
 }
 
 void add_check(const Report& report, const CheckResult& check, Suite& suite) {
@@ -130,7 +132,7 @@ void add_golden(const Report& report, Suite& suite) {
   if (fails_golden(report)) {
     std::string text = claim + "\n";
     for (const GoldenDifference& difference : golden.differences)
-      text += difference.message + "\n";
+      text += printable_line(difference.message) + "\n";
     suite.fail(test, "GOLDEN", claim, text);
   } else if (golden.state == GoldenState::Missing) {
     suite.skip(test, claim);
@@ -144,7 +146,7 @@ void add_budget(const Report& report, Suite& suite) {
   for (const BudgetLine& line : report.budget) {
     if (!line.is_over()) continue;
     if (first.empty()) first = budget_claim(line);
-    text += fmt::format("{}: {}\n", report.file, budget_claim(line));
+    text += printable_line(fmt::format("{}: {}", report.file, budget_claim(line))) + "\n";
   }
   if (fails_budget(report)) suite.fail(test, "BUDGET", first, text);
 }
@@ -182,6 +184,9 @@ Counts add_obsolete(const std::vector<std::string>& goldens, pugi::xml_node root
 
 std::string junit_xml(const ReportSet& set) {
   pugi::xml_document document;
+  pugi::xml_node declaration = document.append_child(pugi::node_declaration);
+  set_attribute(declaration, "version", "1.0");
+  set_attribute(declaration, "encoding", "UTF-8");
   const pugi::xml_node root = document.append_child("testsuites");
   Counts total;
   set_counts(root, "hpsim", total);

@@ -156,13 +156,13 @@ std::string all_details(const std::vector<Report>& reports) {
 
 std::string golden_entry(const Report& report) {
   const GoldenComparison& golden = *report.golden;
-  std::string text = fmt::format("\n{} {} (of {})", code_span(golden.file), golden_claim(golden),
-                                 code_span(report.file));
+  std::string text = fmt::format("\n{}: {} {}", code_span(report.file), code_span(golden.file),
+                                 golden_claim(golden));
   if (golden.differences.empty()) return text + "\n";
   std::string lines;
   for (std::size_t i = 0; i < std::min(golden.differences.size(), kMostShown); ++i)
-    lines += golden.differences[i].message + "\n";
-  return text + ":\n" + code_block(lines) + left_out(golden.differences.size(), "difference");
+    lines += printable_line(golden.differences[i].message) + "\n";
+  return text + ":\n\n" + code_block(lines) + left_out(golden.differences.size(), "difference");
 }
 
 std::string goldens_section(const ReportSet& set) {

@@ -8,14 +8,6 @@
 namespace hpsim {
 namespace {
 
-std::string on_one_line(std::string_view text) {
-  std::string line = printable(text);
-  for (char& c : line) {
-    if (c == '\n' || c == '\r' || c == '\t') c = ' ';
-  }
-  return line;
-}
-
 bool is_word(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
 }
@@ -34,7 +26,7 @@ std::size_t longest_run_of_backticks(std::string_view text) {
 
 std::string markdown_text(std::string_view text) {
   constexpr std::string_view kSpecial = "\\`*[]<>|~&$#";
-  const std::string line = on_one_line(text);
+  const std::string line = printable_line(text);
   std::string escaped;
   for (std::size_t i = 0; i < line.size(); ++i) {
     const bool is_in_word =
@@ -48,7 +40,7 @@ std::string markdown_text(std::string_view text) {
 }
 
 std::string code_span(std::string_view text) {
-  const std::string line = on_one_line(text);
+  const std::string line = printable_line(text);
   if (line.empty()) return {};
   const std::string fence(longest_run_of_backticks(line) + 1, '`');
   const bool touches = line.front() == '`' || line.back() == '`';

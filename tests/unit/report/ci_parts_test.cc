@@ -42,6 +42,10 @@ TEST_CASE("printable text: what is no character becomes U+FFFD") {
   }
 }
 
+TEST_CASE("printable text on one line") {
+  CHECK(printable_line("a\nb\tc\r\xFF") == "a b c \xEF\xBF\xBD");
+}
+
 TEST_CASE("a golden fails that differs or cannot be read; one that is missing by the exit code") {
   Report report = sample_report();
   CHECK_FALSE(fails_golden(report));

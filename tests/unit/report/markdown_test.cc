@@ -119,15 +119,16 @@ TEST_CASE("goldens have a column, and a section with what changed") {
         "| pass | uneven | local | 4 | 7 | 1,313 | 0.12 | same | 19.3 ms |\n"
         "\n### Changed goldens\n"
         "\n"
-        "`golden/fsdp/uneven.json` differs in 2 places (of `scenarios/fsdp/uneven.json`):\n"
+        "`scenarios/fsdp/uneven.json`: `golden/fsdp/uneven.json` differs in 2 places:\n"
+        "\n"
         "```\n"
         "d0\n"
         "d1\n"
         "```\n"
         "\n"
-        "`golden/fsdp/uneven.json` is missing (of `scenarios/fsdp/uneven.json`)\n"
+        "`scenarios/fsdp/uneven.json`: `golden/fsdp/uneven.json` is missing\n"
         "\n"
-        "`golden/fsdp/uneven.json` cannot be read (of `scenarios/fsdp/uneven.json`)\n");
+        "`scenarios/fsdp/uneven.json`: `golden/fsdp/uneven.json` cannot be read\n");
   missing.exit_code = 4;
   CHECK(contains(markdown_of(missing), "| **pass, golden missing** |"));
 }
