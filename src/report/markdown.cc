@@ -126,8 +126,11 @@ std::string left_out(std::size_t count, std::string_view noun) {
 
 std::string details(const Report& report) {
   std::string text = fmt::format("\n### {}\n\n", markdown_text(title_of(report)));
-  for (std::size_t i = 0; i < std::min(report.findings.size(), kMostShown); ++i)
-    text += finding_item(report, report.findings[i]);
+  std::vector<Finding> findings = report.findings;
+  std::stable_partition(findings.begin(), findings.end(),
+                        [](const Finding& finding) { return finding.severity == Severity::Error; });
+  for (std::size_t i = 0; i < std::min(findings.size(), kMostShown); ++i)
+    text += finding_item(report, findings[i]);
   text += left_out(report.findings.size(), "finding");
   if (!report.diagnostics.empty()) {
     std::string lines;

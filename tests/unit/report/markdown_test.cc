@@ -149,6 +149,14 @@ TEST_CASE("differences of a golden are folded after twenty, findings and message
   CHECK(contains(markdown_of(invalid), "```\n\nand 3 more messages not shown here\n"));
 }
 
+TEST_CASE("errors stand before warnings, so that folding hides none of them first") {
+  Report report = failed_report();
+  report.findings.insert(report.findings.begin(), 25, report.findings[1]);
+  const std::string text = markdown_of(report);
+  CHECK(contains(text, "### uneven\n\n- **GRAD_SCALE** `"));
+  CHECK(contains(text, "\n\nand 7 more findings not shown here\n"));
+}
+
 TEST_CASE("a budget has a column, and a section with what is over") {
   Report over = sample_report();
   over.exit_code = 5;
