@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <unordered_map>
 
 #include "base/check.h"
 #include "report/digest.h"
@@ -83,10 +84,16 @@ void add_notes(const Scenario& scenario, Report& report) {
 /// parameter or its module, else the beginning of the file.
 void locate_findings(const Scenario& scenario, std::vector<Finding>& findings) {
   if (findings.empty() || !scenario.source) return;
+  std::unordered_map<std::string_view, const ParameterSpec*> parameters;
+  for (const ParameterSpec& parameter : scenario.parameters)
+    parameters.emplace(parameter.name, &parameter);
   std::vector<std::string> pointers;
   for (const Finding& finding : findings) {
-    pointers.push_back(finding.pointer.empty() ? parameter_pointer(scenario, finding.param)
-                                               : finding.pointer);
+    pointers.push_back(finding.pointer);
+    const auto parameter = parameters.find(finding.param);
+    if (finding.pointer.empty() && parameter != parameters.end()) {
+      pointers.back() = parameter_pointer(scenario, *parameter->second);
+    }
   }
   const std::vector<SourcePosition> places = locate(*scenario.source, pointers);
   for (std::size_t i = 0; i < findings.size(); ++i) {

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <charconv>
 #include <cstddef>
 #include <unordered_map>
@@ -89,13 +88,9 @@ std::vector<SourcePosition> locate(std::string_view text,
   return places;
 }
 
-std::string parameter_pointer(const Scenario& scenario, std::string_view name) {
-  const auto parameter =
-      std::find_if(scenario.parameters.begin(), scenario.parameters.end(),
-                   [&](const ParameterSpec& candidate) { return candidate.name == name; });
-  if (parameter == scenario.parameters.end()) return {};
-  if (scenario.model.is_elementwise()) return "/parameters/" + pointer_token(parameter->name);
-  return fmt::format("/model/{}", parameter->module);
+std::string parameter_pointer(const Scenario& scenario, const ParameterSpec& parameter) {
+  if (scenario.model.is_elementwise()) return "/parameters/" + pointer_token(parameter.name);
+  return fmt::format("/model/{}", parameter.module);
 }
 
 }  // namespace hpsim

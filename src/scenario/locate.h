@@ -24,11 +24,11 @@ namespace hpsim {
 [[nodiscard]] std::vector<SourcePosition> locate(std::string_view text,
                                                  const std::vector<std::string>& pointers);
 
-/// Pointer to what the file says of a parameter: its entry of `parameters`, or its module in
-/// `model`.
+/// Pointer to what the file says of a parameter of the scenario: its entry of `parameters`, or its
+/// module in `model`.
 ///
-///   "weight" -> "/parameters/weight"    "a/b" -> "/parameters/a~1b"    "l0.bias" -> "/model/0"
-///   "", or no parameter of the scenario -> ""
-[[nodiscard]] std::string parameter_pointer(const Scenario& scenario, std::string_view name);
+///   weight -> "/parameters/weight"    a/b -> "/parameters/a~1b"    l0.bias -> "/model/0"
+[[nodiscard]] std::string parameter_pointer(const Scenario& scenario,
+                                            const ParameterSpec& parameter);
 
 }  // namespace hpsim
