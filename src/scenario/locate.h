@@ -16,9 +16,9 @@ namespace hpsim {
 ///     "a/b": {"": null}
 ///   }
 ///
-///   ""               1:1                  "/mesh/shape/1"       2:26
+///   ""               1:1                  "/mesh/shape/1"       2:25
 ///   "/mesh/shape"    2:21                 "/mesh/shape/01"      2:21, no index of RFC 6901
-///   "/mesh/names/0"  2:11, of "mesh"      "/mesh/shape/1/0"     2:26, a number holds nothing
+///   "/mesh/names/0"  2:11, of "mesh"      "/mesh/shape/1/0"     2:25, a number holds nothing
 ///   "/a~1b/"         3:15                 "mesh"                1:1, not even a pointer
 /// \pre `text` is what parse_scenario takes
 [[nodiscard]] std::vector<SourcePosition> locate(std::string_view text,
