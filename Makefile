@@ -57,7 +57,7 @@ fuzz: configure
 	sh tests/fuzz/run_fuzzer.sh build/tests/fuzz/scenario_fuzzer $(FUZZ_SECONDS) build/fuzz
 
 asan tsan:
-	@$(PACKAGES) build speed fuzz
+	@$(PACKAGES) build speed
 	@cmake --preset $@ > /dev/null
 	@cmake --build --preset $@ -j $(JOBS)
 	$(CTEST) --test-dir build-$@ -j 2

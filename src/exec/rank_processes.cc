@@ -33,6 +33,7 @@ constexpr int kInternalErrorStatus = 70;
   std::signal(SIGINT, SIG_IGN);
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGTERM, SIG_DFL);
+  std::signal(SIGABRT, SIG_DFL);  // the caller's handler, if it has one, speaks of another process
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);

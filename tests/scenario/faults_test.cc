@@ -206,7 +206,7 @@ TEST_CASE("what cannot be planted is refused before any rank starts") {
                         "\"collectives\"\n");
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they need terabytes
+#ifndef HPSIM_SANITIZED  // they need terabytes
 TEST_CASE("where memory runs out, in a rank or in the parent, the run says so and leaves nothing") {
   const ScratchDirectory scratch;
   const std::string file = scratch.write("large.json", R"json({"hpsim": 1,

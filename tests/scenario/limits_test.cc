@@ -10,7 +10,7 @@
 namespace hpsim {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef HPSIM_SANITIZED
 // Their shadows take terabytes of addresses, and they are an order of magnitude slower.
 constexpr std::int64_t kMaxMemoryBytes = 0;
 constexpr int kScale = 16;

@@ -212,8 +212,8 @@ TEST_CASE("anything else that ends a thread of a rank ends the rank, with its wo
 }
 
 TEST_CASE("a rank that runs out of memory is named, with the way out") {
-#ifdef __SANITIZE_ADDRESS__
-  const auto run_out = [] { throw std::bad_alloc(); };  // its allocator would end the process
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  const auto run_out = [] { throw std::bad_alloc(); };  // their allocators would end the process
 #else
   const auto run_out = [] {
     constexpr rlim_t kBytes = rlim_t{1} << 30;

@@ -10,7 +10,11 @@
 namespace hpsim {
 namespace {
 
+#ifdef __SANITIZE_THREAD__
+constexpr int kMutationsPerText = 10;  // the reader has one thread: nothing to find, but slowly
+#else
 constexpr int kMutationsPerText = 100;
+#endif
 
 /// All scenarios of the tree, also those that are refused, in the order of their names.
 std::vector<std::string> shipped_texts() {
@@ -54,8 +58,9 @@ TEST_CASE("a damaged scenario is read or refused, and nothing else happens") {
     }
   }
   // Both ends are reached often enough to mean something.
-  CHECK(num_read > 500);
-  CHECK(num_refused > 8000);
+  const int num_damaged = num_read + num_refused;
+  CHECK(num_read > num_damaged / 40);
+  CHECK(num_refused > num_damaged / 3);
 }
 
 TEST_CASE("random bytes are refused") {
