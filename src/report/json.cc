@@ -1,11 +1,10 @@
 #include "report/json.h"
 
+#include "report/golden_report.h"
 #include "report/json_parts.h"
 
 namespace hpsim {
 namespace {
-
-constexpr std::size_t kLineWidth = 100;
 
 Json ledger_json(const std::vector<LedgerReport>& ledger) {
   Json json = Json::object();
@@ -68,9 +67,20 @@ bool fits(const Json& value, std::size_t& width) {
   return true;
 }
 
-void append_text(const Json& value, std::size_t indent, std::size_t used, std::string& text) {
-  std::size_t width = kLineWidth > indent + used ? kLineWidth - indent - used : 0;
-  if (!value.is_structured() || value.empty() || fits(value, width)) {
+/// Whether an object of an array would share its line with the rest of the array.
+bool has_objects_in_arrays(const Json& value) {
+  if (!value.is_structured()) return false;
+  for (const Json& item : value) {
+    if ((value.is_array() && item.is_object()) || has_objects_in_arrays(item)) return true;
+  }
+  return false;
+}
+
+void append_text(const Json& value, const JsonStyle& style, std::size_t indent, std::size_t used,
+                 std::string& text) {
+  std::size_t left = style.width > indent + used ? style.width - indent - used : 0;
+  const bool is_short = !value.is_structured() || value.empty() || fits(value, left);
+  if (is_short && !(style.line_per_object && has_objects_in_arrays(value))) {
     text += one_line(value);
     return;
   }
@@ -83,7 +93,7 @@ void append_text(const Json& value, std::size_t indent, std::size_t used, std::s
     std::string label;
     if (value.is_object()) label = one_line(Json(key)) + ": ";
     text += label;
-    append_text(item, indent + 2, label.size() + 1, text);
+    append_text(item, style, indent + 2, label.size() + 1, text);
   }
   text.append("\n").append(indent, ' ') += value.is_object() ? '}' : ']';
 }
@@ -107,6 +117,8 @@ Json comparable_json(const Report& report, bool full) {
   json["notes"] = report.notes;
   json["diagnostics"] = list_json(report.diagnostics, diagnostic_json);
   if (report.has_run) add_run(report, full, json);
+  if (report.golden) json["golden"] = golden_comparison_json(*report.golden);
+  if (!report.budget.empty()) json["budget"] = budget_json(report.budget);
   return json;
 }
 
@@ -123,9 +135,9 @@ Json report_json(const Report& report, bool full) {
   return json;
 }
 
-std::string json_text(const Json& value) {
+std::string json_text(const Json& value, const JsonStyle& style) {
   std::string text;
-  append_text(value, 0, 0, text);
+  append_text(value, style, 0, 0, text);
   return text += '\n';
 }
 

@@ -19,11 +19,17 @@ inline constexpr std::int64_t kMaxListedRanks = 64;
 /// The whole report.
 [[nodiscard]] nlohmann::ordered_json report_json(const Report& report, bool full);
 
-/// JSON for people and for diffs: what fits in 100 columns stands on one line.
+struct JsonStyle {
+  std::size_t width = 100;
+  bool line_per_object = false;  ///< also where the objects of an array fit on one line together
+};
+
+/// JSON for people and for diffs: what fits in `width` columns stands on one line.
 ///
 ///   {"a": [1, 2], "b": {}}    when short
 ///   {                         when not
 ///     "a": [1, 2],
-[[nodiscard]] std::string json_text(const nlohmann::ordered_json& value);
+[[nodiscard]] std::string json_text(const nlohmann::ordered_json& value,
+                                    const JsonStyle& style = {});
 
 }  // namespace hpsim

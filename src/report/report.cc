@@ -113,12 +113,21 @@ std::vector<double> bounds_of(const std::vector<ReferenceScalar>& scalars,
   return bounds;
 }
 
-void apply_expect(const Scenario& scenario, const ReferenceRun& reference, bool has_numbers,
-                  Report& report) {
+/// What the baseline says of the whole training, one number per step.
+void add_baseline(const ReferenceRun& reference, Report& report) {
+  for (const ReferenceScalar& loss : reference.losses)
+    report.baseline_losses.push_back(loss.value);
+  for (const ReferenceScalar& norm : reference.grad_norms)
+    report.baseline_grad_norms.push_back(norm.value);
+  report.loss_bounds = bounds_of(reference.losses, reference);
+  report.grad_norm_bounds = bounds_of(reference.grad_norms, reference);
+}
+
+void apply_expect(const Scenario& scenario, bool has_numbers, Report& report) {
   if (scenario.expect.empty()) return;
   const ExpectBounds bounds{.has_numbers = has_numbers,
-                            .losses = bounds_of(reference.losses, reference),
-                            .grad_norms = bounds_of(reference.grad_norms, reference)};
+                            .losses = report.loss_bounds,
+                            .grad_norms = report.grad_norm_bounds};
   ExpectResult result = check_expect(scenario.expect, comparable_json(report, false), bounds);
   if (!result.not_compared.empty()) {
     report.notes.push_back(fmt::format("expect: {} not compared, {} computes no numbers",
@@ -188,12 +197,11 @@ Report make_report(const VerifiedPlan& plan, const RunResult& run, const Referen
   report.losses = verdict.losses;
   report.grad_norms = verdict.grad_norms;
   if (run.has_numbers()) {
-    for (const ReferenceScalar& loss : reference.losses)
-      report.baseline_losses.push_back(loss.value);
+    add_baseline(reference, report);
     if (scenario.is_exact()) report.digest = digest_of(*plan, run, verdict.losses);
     add_notes(scenario, report);
   }
-  apply_expect(scenario, reference, run.has_numbers(), report);
+  apply_expect(scenario, run.has_numbers(), report);
   return report;
 }
 

@@ -94,6 +94,9 @@ struct Report {
   std::vector<double> losses;
   std::vector<double> baseline_losses;
   std::vector<double> grad_norms;
+  std::vector<double> baseline_grad_norms;
+  std::vector<double> loss_bounds;  ///< how far losses may be from baseline_losses
+  std::vector<double> grad_norm_bounds;
   bool has_run = false;  ///< counters and ledger were measured
   Counters counters;
   std::vector<LedgerReport> ledger;  ///< by MemoryKind

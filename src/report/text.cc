@@ -6,12 +6,15 @@
 #include <array>
 
 #include "base/units.h"
+#include "report/golden_report.h"
 #include "report/table.h"
 #include "report/text_parts.h"
 #include "report/text_sections.h"
 
 namespace hpsim {
 namespace {
+
+constexpr std::size_t kMaxDifferences = 10;
 
 struct Badge {
   const char* word;
@@ -94,6 +97,7 @@ std::string report_text(const Report& report, const TextStyle& style) {
   }
   if (!report.checks.empty()) text += checks_section(report, style);
   text += notes_section(report, style);
+  text += golden_and_budget_text(report, kMaxDifferences, style);
   if (report.outcome != Outcome::Error) text += verdict_line(report, style);
   return text + findings_text(report, style);
 }

@@ -1,0 +1,240 @@
+#include "report/golden.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/check.h"
+#include "report/golden_diff.h"
+#include "report/golden_numbers.h"
+#include "report/json.h"
+#include "report/json_parts.h"
+#include "report/report.h"
+
+namespace hpsim {
+namespace {
+
+constexpr std::size_t kGoldenWidth = 160;
+constexpr std::array<Phase, 3> kPhases = {Phase::Forward, Phase::Backward, Phase::Optimizer};
+
+Json mesh_json(const Mesh& mesh) {
+  Json json{{"shape", mesh.shape()}, {"mesh_dim_names", mesh.names()}};
+  if (!mesh.ranks().empty()) json["ranks"] = mesh.ranks();
+  return json;
+}
+
+/// The ranks of every group of more than one that the report speaks of.
+Json all_groups_json(const Report& report, bool lists_ranks) {
+  const Mesh& mesh = report.scenario->mesh;
+  std::set<MeshDims> all;
+  for (const PlannedParameter& parameter : report.parameters) {
+    all.insert(parameter.sharded_group.dims);
+    all.insert(parameter.unsharded_group.dims);
+    all.insert(parameter.partial_group.dims);
+  }
+  for (const CollectiveReport& collective : report.collectives)
+    all.insert(collective.spec.dims);
+  Json json = Json::object();
+  for (const MeshDims& dims : all) {
+    if (mesh.size(dims) > 1) json[mesh.names(dims)] = groups_json(mesh, dims, lists_ranks);
+  }
+  return json;
+}
+
+/// As the report has it, but groups by their mesh dims: their ranks stand in "groups".
+Json golden_parameter(const Scenario& scenario, const PlannedParameter& parameter,
+                      bool lists_ranks) {
+  const Mesh& mesh = scenario.mesh;
+  Json json = parameter_json(scenario, parameter, lists_ranks);
+  const auto group = [&mesh](const GroupInfo& info) -> Json {
+    return {{"mesh_dims", names_of_dims(mesh, info.dims)}, {"size", info.size}};
+  };
+  json["sharded_group"] = group(parameter.sharded_group);
+  json["unsharded_group"] = group(parameter.unsharded_group);
+  json["partial_group"] = group(parameter.partial_group);
+  for (const char* derived : {"shard_size", "dp_size", "rank_size"})
+    json.erase(derived);
+  return json;
+}
+
+/// A line per collective; params only where they are not all of the unit's.
+Json golden_collective(const Report& report, const CollectiveReport& collective, bool lists_ranks) {
+  const Json full = collective_json(report.scenario->mesh, report.buckets, collective, lists_ranks);
+  Json json{{"op", full["op"]}, {"unit", full["unit"]}};
+  const auto num_buckets =
+      std::count_if(report.buckets.begin(), report.buckets.end(),
+                    [&](const BucketReport& bucket) { return bucket.unit == full["unit"]; });
+  if (num_buckets > 1 || collective.partial >= 0) json["params"] = full["params"];
+  if (collective.micro_batch > 0) json["micro_batch"] = collective.micro_batch;
+  json["mesh_dims"] = full["mesh_dims"];
+  json["dtype"] = full["dtype"];
+  if (!full["reduce_op"].is_null()) {
+    if (full["prescale"] != 1) json["prescale"] = full["prescale"];
+    json["scale"] = full["scale"];
+  }
+  json["elements"] = {full["elements_in"], full["elements_out"]};
+  json["bytes"] = {full["bytes_in"], full["bytes_out"]};
+  return json;
+}
+
+using Collectives = std::vector<const CollectiveReport*>;
+
+bool do_the_same(const Collectives& a, const Collectives& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const CollectiveReport* x, const CollectiveReport* y) {
+                      return x->phase == y->phase && x->micro_batch == y->micro_batch &&
+                             x->bucket == y->bucket && x->partial == y->partial &&
+                             x->spec == y->spec;
+                    });
+}
+
+/// Number and bytes per rank by phase, op, mesh dims and dtype; where ranks differ, the most.
+Json totals_json(const Report& report, const Collectives& collectives) {
+  struct Total {
+    Phase phase;
+    const CollectiveSpec* spec;
+    std::int64_t count = 0;
+    std::int64_t bytes_in = 0;
+    std::int64_t bytes_out = 0;
+  };
+  std::vector<Total> totals;
+  for (const CollectiveReport* collective : collectives) {
+    const CollectiveSpec& spec = collective->spec;
+    auto total = std::find_if(totals.begin(), totals.end(), [&](const Total& other) {
+      return other.phase == collective->phase && other.spec->op == spec.op &&
+             other.spec->dims == spec.dims && other.spec->dtype == spec.dtype;
+    });
+    if (total == totals.end()) total = totals.insert(total, {collective->phase, &spec});
+    ++total->count;
+    total->bytes_in += spec.elems_in.largest() * size_bytes(spec.dtype);
+    total->bytes_out += spec.elems_out.largest() * size_bytes(spec.dtype);
+  }
+  return list_json(totals, [&](const Total& total) -> Json {
+    return {{"phase", name_of(total.phase)},
+            {"op", name_of(total.spec->op)},
+            {"mesh_dims", names_of_dims(report.scenario->mesh, total.spec->dims)},
+            {"dtype", name_of(total.spec->dtype)},
+            {"count", total.count},
+            {"bytes_in", total.bytes_in},
+            {"bytes_out", total.bytes_out}};
+  });
+}
+
+/// Optimizer steps in runs that do the same.
+Json collectives_json(const Report& report, bool lists_ranks) {
+  std::vector<Collectives> by_step(static_cast<std::size_t>(report.scenario->training.steps));
+  for (const CollectiveReport& collective : report.collectives)
+    by_step.at(static_cast<std::size_t>(collective.step)).push_back(&collective);
+  Json runs = Json::array();
+  for (std::size_t first = 0; first < by_step.size();) {
+    std::size_t last = first;
+    while (last + 1 < by_step.size() && do_the_same(by_step[first], by_step[last + 1]))
+      ++last;
+    Json run{{"first_step", first}, {"last_step", last}};
+    for (const Phase phase : kPhases) {
+      Json list = Json::array();
+      for (const CollectiveReport* collective : by_step[first]) {
+        if (collective->phase == phase)
+          list.push_back(golden_collective(report, *collective, lists_ranks));
+      }
+      run[std::string(name_of(phase))] = std::move(list);
+    }
+    run["totals"] = totals_json(report, by_step[first]);
+    runs.push_back(std::move(run));
+    first = last + 1;
+  }
+  return runs;
+}
+
+Json memory_json(const Report& report) {
+  Json json{{"peak_bytes", report.counters.peak_bytes}};
+  for (std::size_t kind = 0; kind < report.ledger.size(); ++kind) {
+    json[std::string(name_of(static_cast<MemoryKind>(kind)))] = report.ledger[kind].peak_bytes;
+  }
+  json["pad_allocations"] = report.counters.pad_allocations;
+  json["pad_copies"] = report.counters.pad_copies;
+  return json;
+}
+
+Json warnings_json(const Report& report) {
+  Json json = Json::array();
+  for (const Finding& finding : report.findings) {
+    if (finding.severity != Severity::Warning) continue;
+    json.push_back({{"code", name_of(finding.code)}, {"param", finding.param}});
+  }
+  return json;
+}
+
+}  // namespace
+
+std::string_view name_of(GoldenState state) {
+  switch (state) {
+    case GoldenState::Same:
+      return "same";
+    case GoldenState::Differs:
+      return "differs";
+    case GoldenState::Missing:
+      return "missing";
+    case GoldenState::Unreadable:
+      return "unreadable";
+  }
+  HPSIM_CHECK(false, "unknown state {}", static_cast<int>(state));
+  return {};
+}
+
+Json make_golden(const Report& report) {
+  HPSIM_CHECK(report.has_run && report.scenario, "a golden of what has not run");
+  const Scenario& scenario = *report.scenario;
+  const bool lists_ranks = scenario.mesh.num_ranks() <= kMaxListedRanks;
+  Json golden{{"golden", 1},
+              {"name", report.name},
+              {"mesh", mesh_json(scenario.mesh)},
+              {"numerics",
+               {{"dtype", name_of(scenario.numerics.dtype)},
+                {"mode", scenario.is_exact() ? "exact" : "derived"}}},
+              {"steps", scenario.training.steps},
+              {"groups", all_groups_json(report, lists_ranks)}};
+  golden["parameters"] = list_json(report.parameters, [&](const PlannedParameter& parameter) {
+    return golden_parameter(scenario, parameter, lists_ranks);
+  });
+  golden["units"] = list_json(report.buckets, [](const BucketReport& bucket) -> Json {
+    return {{"unit", bucket.unit}, {"params", bucket.params}};
+  });
+  golden["collectives"] = collectives_json(report, lists_ranks);
+  golden["memory"] = memory_json(report);
+  golden["warnings"] = warnings_json(report);
+  add_golden_numbers(report, golden);
+  return golden;
+}
+
+std::string golden_text(const Json& golden) {
+  return json_text(golden, {.width = kGoldenWidth, .line_per_object = true});
+}
+
+GoldenComparison compare_golden(const std::string& file, std::string_view text,
+                                const Report& report) {
+  GoldenComparison comparison;
+  comparison.file = file;
+  const Json golden = Json::parse(text, nullptr, false);
+  const auto unreadable = [&](const char* why) {
+    comparison.state = GoldenState::Unreadable;
+    comparison.differences.push_back({.section = "golden", .message = why});
+    return comparison;
+  };
+  if (golden.is_discarded()) return unreadable("the golden is no JSON");
+  if (!golden.is_object() || !golden.contains("golden"))
+    return unreadable("the file is no golden: it has no key \"golden\"");
+  if (golden["golden"] != 1)
+    return unreadable("the golden has another form than this version of hpsim writes");
+  diff_goldens(golden, make_golden(report), report, comparison);
+  if (!comparison.differences.empty()) comparison.state = GoldenState::Differs;
+  return comparison;
+}
+
+std::string updated_golden(std::string_view text, const Report& report) {
+  Json golden = make_golden(report);
+  const Json before = Json::parse(text, nullptr, false);
+  if (before.is_object()) keep_numbers_that_hold(before, report, golden);
+  return golden_text(golden);
+}
+
+}  // namespace hpsim

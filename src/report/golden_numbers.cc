@@ -1,0 +1,231 @@
+#include "report/golden_numbers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+#include "report/json_parts.h"
+
+namespace hpsim {
+namespace {
+
+/// m * 10^exponent with m of two digits, 10 to 99: what "%.1e" prints.
+struct TwoDigits {
+  std::int64_t digits = 0;
+  int exponent = 0;
+  [[nodiscard]] double value() const {
+    return std::strtod(fmt::format("{}e{}", digits, exponent).c_str(), nullptr);
+  }
+};
+
+/// \pre 0 < value < infinity
+TwoDigits nearest_two_digits(double value) {
+  const std::string text = fmt::format("{:.1e}", value);  // "9.0e-07"
+  return {(text[0] - '0') * 10 + (text[2] - '0'), std::atoi(text.c_str() + 4) - 1};
+}
+
+TwoDigits next(TwoDigits number) {
+  return number.digits < 99 ? TwoDigits{number.digits + 1, number.exponent}
+                            : TwoDigits{10, number.exponent + 1};
+}
+
+TwoDigits rounded_up(double value) {
+  const TwoDigits nearest = nearest_two_digits(value);
+  return nearest.value() < value ? next(nearest) : nearest;
+}
+
+/// One of the two series of numbers of a golden.
+struct Series {
+  const char* key;    ///< of the golden
+  const char* entry;  ///< of its elements, which are {"step", entry, "bound"}
+  const char* word;   ///< in messages
+  const std::vector<double>& got;
+  const std::vector<double>& expected;
+  const std::vector<double>& bounds;
+};
+
+std::vector<Series> series_of(const Report& report) {
+  return {{"losses", "loss", "loss", report.losses, report.baseline_losses, report.loss_bounds},
+          {"grad_norms", "grad_norm", "grad norm", report.grad_norms, report.baseline_grad_norms,
+           report.grad_norm_bounds}};
+}
+
+Json bounded_numbers(const Series& series) {
+  Json list = Json::array();
+  for (std::size_t step = 0; step < series.expected.size(); ++step) {
+    const auto frozen = golden_number(series.expected[step], series.bounds.at(step));
+    list.push_back({{"step", step},
+                    {series.entry, frozen ? Json(frozen->value) : Json(nullptr)},
+                    {"bound", frozen ? Json(frozen->bound) : Json(nullptr)}});
+  }
+  return list;
+}
+
+/// Both numbers with as many digits as it takes to tell them apart, four at least.
+std::string change_text(double from, double to) {
+  for (int digits = 4; digits < 17; ++digits) {
+    std::string a = fmt::format("{:.{}g}", from, digits);
+    std::string b = fmt::format("{:.{}g}", to, digits);
+    if (a != b) return a + " → " + b;
+  }
+  return fmt::format("{:.17g} → {:.17g}", from, to);
+}
+
+/// "31 times the bound"; "1.004 times the bound" just outside it.
+std::string excess_text(double difference, double bound) {
+  const double times = difference / bound;
+  for (int digits = 2; digits < 17; ++digits) {
+    std::string text = fmt::format("{:.{}g}", times, digits);
+    if (text != "1") return text + " times the bound";
+  }
+  return "just past the bound";
+}
+
+class NumberDiff {
+ public:
+  NumberDiff(const Json& golden, const Json& now, GoldenComparison& comparison)
+      : golden_(golden), now_(now), comparison_(comparison) {}
+
+  void compare_exact() {
+    compare_digest();
+    const Json& before = at(golden_, "losses");
+    const Json& after = at(now_, "losses");
+    if (!before.is_array() || before.size() != after.size()) return has_other_length("losses");
+    for (std::size_t step = 0; step < after.size(); ++step) {
+      ++comparison_.compared;
+      if (before[step] == after[step]) continue;
+      const bool numbers = before[step].is_number() && after[step].is_number();
+      add("losses", step,
+          fmt::format("loss step {}: {}", step,
+                      numbers ? change_text(before[step].get<double>(), after[step].get<double>())
+                              : before[step].dump() + " → " + after[step].dump()));
+    }
+  }
+
+  void compare_bounded(const Series& series) {
+    const Json& before = at(golden_, series.key);
+    const Json& after = at(now_, series.key);
+    if (!before.is_array() || before.size() != after.size()) return has_other_length(series.key);
+    for (std::size_t step = 0; step < after.size(); ++step)
+      compare_entry(series, step, before[step], after[step]);
+  }
+
+ private:
+  static const Json& at(const Json& object, const char* key) {
+    static const Json kNone;
+    return object.is_object() && object.contains(key) ? object[key] : kNone;
+  }
+
+  void add(const char* section, std::optional<std::size_t> step, std::string message) {
+    GoldenDifference difference{.section = section, .message = std::move(message)};
+    if (step) difference.step = static_cast<std::int64_t>(*step);
+    comparison_.differences.push_back(std::move(difference));
+  }
+
+  void has_other_length(const char* key) {
+    ++comparison_.compared;
+    const Json& before = at(golden_, key);
+    if (!before.is_array()) return add(key, {}, fmt::format("{}: the golden has none", key));
+    add(key, {}, fmt::format("{}: {} → {} of them", key, before.size(), at(now_, key).size()));
+  }
+
+  void compare_digest() {
+    ++comparison_.compared;
+    const Json& before = at(golden_, "digest");
+    const Json& after = at(now_, "digest");
+    if (before == after) return;
+    if (before.is_null()) return add("digest", {}, "digest: the golden has none");
+    add("digest", {}, fmt::format("digest: {} → {}", before.dump(), after.dump()));
+  }
+
+  void compare_entry(const Series& series, std::size_t step, const Json& before,
+                     const Json& after) {
+    ++comparison_.compared;
+    const auto fail = [&](const std::string& claim) {
+      add(series.key, step, fmt::format("{} step {}: {}", series.word, step, claim));
+    };
+    const Json& value = at(before, series.entry);
+    const Json& bound = at(before, "bound");
+    const Json& new_bound = at(after, "bound");
+    const bool is_frozen = value.is_number() && bound.is_number();
+    if (before.size() != after.size() || at(before, "step") != after["step"] ||
+        (!is_frozen && !(value.is_null() && bound.is_null()))) {
+      return fail(fmt::format("the golden has {}", before.dump()));
+    }
+    if (!is_frozen && new_bound.is_null()) return;
+    if (!is_frozen) return fail("could be compared, but the golden has null");
+    if (new_bound.is_null()) return fail("its bound passes 1/8 of it now, the golden has a number");
+    const double got = series.got.at(step);
+    const double difference = std::abs(got - value.get<double>());
+    if (!(difference <= bound.get<double>())) {
+      return fail(fmt::format("{}, {}", change_text(value.get<double>(), got),
+                              excess_text(difference, bound.get<double>())));
+    }
+    if (!is_same_bound(bound.get<double>(), new_bound.get<double>()))
+      fail(fmt::format("bound {:.1e} → {:.1e}", bound.get<double>(), new_bound.get<double>()));
+  }
+
+  const Json& golden_;
+  const Json& now_;
+  GoldenComparison& comparison_;
+};
+
+}  // namespace
+
+std::optional<GoldenNumber> golden_number(double value, double bound) {
+  constexpr double kLargestShare = 0.125;
+  if (!(bound > 0) || !(bound <= kLargestShare * std::abs(value)) || std::isinf(value)) return {};
+  // The quantum is a tenth of the second digit of the bound.
+  const int quantum = nearest_two_digits(bound).exponent - 1;
+  const int digits = static_cast<int>(std::floor(std::log10(std::abs(value)))) - quantum + 1;
+  const double rounded =
+      std::strtod(fmt::format("{:.{}g}", value, std::clamp(digits, 1, 17)).c_str(), nullptr);
+  return GoldenNumber{rounded, rounded_up(bound + 0.5 * std::pow(10, quantum)).value()};
+}
+
+bool is_same_bound(double a, double b) {
+  if (!(a > 0) || !(b > 0) || std::isinf(a) || std::isinf(b)) return a == b;
+  const double low = std::min(a, b);
+  return std::max(a, b) <= next(nearest_two_digits(low)).value();
+}
+
+void add_golden_numbers(const Report& report, Json& golden) {
+  if (report.losses.empty()) return;
+  if (report.scenario->is_exact()) {
+    golden["losses"] = numbers(report.losses);
+    golden["digest"] = report.digest;
+    return;
+  }
+  for (const Series& series : series_of(report))
+    golden[series.key] = bounded_numbers(series);
+}
+
+void diff_golden_numbers(const Json& golden, const Json& now, const Report& report,
+                         GoldenComparison& comparison) {
+  if (report.losses.empty()) {
+    for (const char* key : {"losses", "grad_norms", "digest"}) {
+      if (golden.contains(key)) comparison.not_compared.emplace_back(key);
+    }
+    return;
+  }
+  NumberDiff diff(golden, now, comparison);
+  if (report.scenario->is_exact()) return diff.compare_exact();
+  for (const Series& series : series_of(report))
+    diff.compare_bounded(series);
+}
+
+void keep_numbers_that_hold(const Json& golden, const Report& report, Json& now) {
+  GoldenComparison comparison;
+  diff_golden_numbers(golden, now, report, comparison);
+  if (report.losses.empty() || report.scenario->is_exact()) return;
+  for (const Series& series : series_of(report)) {
+    const bool holds = std::none_of(
+        comparison.differences.begin(), comparison.differences.end(),
+        [&](const GoldenDifference& difference) { return difference.section == series.key; });
+    if (holds) now[series.key] = golden[series.key];
+  }
+}
+
+}  // namespace hpsim

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "report/golden.h"
+#include "report/report.h"
+
+namespace hpsim {
+
+/// A number to the digits that its bound leaves, and the bound that makes up for the rest: two
+/// digits, rounded up, the rounding of the number included.
+///
+///   0.16106228576, 9.0e-7   -> 0.161062286, 9.1e-7       (quantum 1e-9)
+///   2.5, 0.5                -> nothing: the bound passes 1/8 of the number
+///   2.5, 0                  -> nothing: a bound of 0 belongs to exact mode
+struct GoldenNumber {
+  double value = 0;
+  double bound = 0;
+};
+[[nodiscard]] std::optional<GoldenNumber> golden_number(double value, double bound);
+
+/// Whether two bounds are the same but for a unit of their second digit, which the rounding of
+/// either may move.
+[[nodiscard]] bool is_same_bound(double a, double b);
+
+/// "losses" and "grad_norms" with bounds, or in exact mode "losses" and "digest"; nothing if the
+/// run has no numbers.
+void add_golden_numbers(const Report& report, nlohmann::ordered_json& golden);
+
+/// Compares those keys; `now` is make_golden of the report.
+void diff_golden_numbers(const nlohmann::ordered_json& golden, const nlohmann::ordered_json& now,
+                         const Report& report, GoldenComparison& comparison);
+
+/// Replaces the numbers of `now` by those of `golden` where the run is within their bounds.
+void keep_numbers_that_hold(const nlohmann::ordered_json& golden, const Report& report,
+                            nlohmann::ordered_json& now);
+
+}  // namespace hpsim
