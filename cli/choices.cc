@@ -28,4 +28,20 @@ int worst_exit_code(const std::vector<int>& codes) {
   return 0;
 }
 
+int worst_exit_code(const ReportSet& set) {
+  constexpr int kExitGolden = 4;
+  std::vector<int> codes;
+  for (const Report& report : set.reports)
+    codes.push_back(report.exit_code);
+  if (!set.obsolete_goldens.empty()) codes.push_back(kExitGolden);
+  return worst_exit_code(codes);
+}
+
+void require_timeout(double timeout_s) {
+  if (timeout_s > 0 && timeout_s <= 1e6) return;
+  throw Error(
+      ErrorKind::Usage,
+      fmt::format("--timeout is {} s, but must be more than 0 and at most 1000000", timeout_s));
+}
+
 }  // namespace hpsim

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "ci_outputs.h"
+#include "report/golden_report.h"
 #include "scenario/scenario.h"
 
 namespace hpsim {
@@ -20,6 +22,21 @@ struct RunArguments {
   bool keep_going = false;
   bool quiet = false;
   bool full = false;
+  std::string golden;  ///< directory; empty: no comparison
+  CiArguments ci;
+};
+
+/// What follows `hpsim golden check`, `update` or `diff`, as typed.
+struct GoldenArguments {
+  std::vector<std::string> paths;  ///< empty: scenarios
+  std::string golden;              ///< directory; empty: see GoldenFiles
+  std::string backend = "auto";
+  std::string format = "text";
+  std::string color = "auto";
+  double timeout_s = 30;
+  bool quiet = false;
+  bool full = false;
+  CiArguments ci;
 };
 
 /// What follows `hpsim plan`, as typed.
@@ -44,6 +61,7 @@ struct ExplainArguments {
 // One function per subcommand. The value is the exit code.
 // \throws Error for what the user can mend, Error (Environment) if results cannot be written
 [[nodiscard]] int run_command(const RunArguments& arguments);
+[[nodiscard]] int golden_command(GoldenAction action, const GoldenArguments& arguments);
 [[nodiscard]] int plan_command(const PlanArguments& arguments);
 [[nodiscard]] int explain_command(const ExplainArguments& arguments);
 [[nodiscard]] int list_command(std::vector<std::string> paths);
@@ -59,5 +77,10 @@ void require_listable(const Scenario& scenario, bool full, bool is_json);
 
 /// What several runs exit with: the first of 70, 7, 6, 3, 2, 1, 4, 5 that is among the codes, or 0.
 [[nodiscard]] int worst_exit_code(const std::vector<int>& codes);
+/// The same over reports; obsolete goldens count as 4.
+[[nodiscard]] int worst_exit_code(const ReportSet& set);
+
+/// \throws Error (Usage) if it is no time to wait for
+void require_timeout(double timeout_s);
 
 }  // namespace hpsim

@@ -36,33 +36,59 @@ std::vector<std::string> command_names(const CLI::App& app) {
   return names;
 }
 
-/// \throws Error (Usage) if the first argument is no subcommand, with the way out
+/// \throws Error (Usage) if the word is no subcommand of `app`, with the way out
 void check_command(const CLI::App& app, const std::string& word) {
   const std::vector<std::string> names = command_names(app);
   if (std::find(names.begin(), names.end(), word) != names.end()) return;
   std::string help = fmt::format("it takes {}", fmt::join(names, ", "));
   std::error_code failure;
-  if (std::filesystem::exists(word, failure)) {
+  const bool is_nested = app.get_parent() != nullptr;
+  if (!is_nested && std::filesystem::exists(word, failure)) {
     help = "hpsim run " + word;
   } else if (const auto near =
                  suggest(word, std::vector<std::string_view>(names.begin(), names.end()))) {
     help = fmt::format("did you mean \"{}\"?", *near);
   }
-  throw Error(ErrorKind::Usage, fmt::format("no subcommand is named \"{}\"", word), help);
+  throw Error(ErrorKind::Usage,
+              fmt::format("no subcommand{} is named \"{}\"",
+                          is_nested ? " of " + app.get_name() : "", word),
+              help);
+}
+
+/// The subcommand that was chosen, or the app itself.
+const CLI::App& chosen_command(const CLI::App& app) {
+  const std::vector<CLI::App*> chosen = app.get_subcommands();
+  return chosen.empty() ? app : chosen_command(*chosen.front());
+}
+
+/// "golden check"
+std::string full_name(const CLI::App& command) {
+  const CLI::App* parent = command.get_parent();
+  if (parent == nullptr || parent->get_parent() == nullptr) return command.get_name();
+  return full_name(*parent) + " " + command.get_name();
 }
 
 /// The way out of a flag that the chosen subcommand does not have.
 std::string help_for_flags(const CLI::App& app) {
-  for (const CLI::App* command : app.get_subcommands()) {
-    std::vector<std::string> storage;
-    const std::vector<std::string_view> names = option_names(*command, storage);
-    for (const std::string& word : command->remaining()) {
-      const std::string flag = word.substr(0, word.find('='));
-      if (const auto near = suggest(flag, names)) return fmt::format("did you mean {}?", *near);
-    }
-    return fmt::format("hpsim {} --help", command->get_name());
+  const CLI::App& command = chosen_command(app);
+  if (&command == &app) return "hpsim --help";
+  std::vector<std::string> storage;
+  const std::vector<std::string_view> names = option_names(command, storage);
+  for (const std::string& word : command.remaining()) {
+    const std::string flag = word.substr(0, word.find('='));
+    if (const auto near = suggest(flag, names)) return fmt::format("did you mean {}?", *near);
   }
-  return "hpsim --help";
+  return fmt::format("hpsim {} --help", full_name(command));
+}
+
+/// \throws Error (Usage) if the first words are no subcommands
+void check_commands(const CLI::App& app, const std::vector<std::string>& words) {
+  const CLI::App* command = &app;
+  for (const std::string& word : words) {
+    if (word.rfind('-', 0) == 0 || command->get_subcommands(nullptr).empty()) return;
+    check_command(*command, word);
+    command = command->get_subcommand(word);
+  }
 }
 
 /// Reads the command line. \throws Error (Usage); help and version requests set `action` too
@@ -71,13 +97,11 @@ void read_command_line(CLI::App& app, int argc, char** argv, Action& action) {
     throw Error(ErrorKind::Usage, "no subcommand given",
                 "hpsim run FILE runs a scenario; hpsim --help lists all subcommands");
   }
-  const std::string first = argv[1];
-  if (first.rfind('-', 0) != 0) check_command(app, first);
+  check_commands(app, {argv + 1, argv + argc});
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
-    const std::vector<CLI::App*> chosen = app.get_subcommands();
-    const std::string help = chosen.empty() ? app.help() : chosen.front()->help();
+    const std::string help = chosen_command(app).help();
     action = [help] {
       write_stdout(help);
       return 0;
@@ -103,6 +127,18 @@ void add_output_options(CLI::App& command, const std::string& formats, Arguments
       ->type_name("WHEN");
 }
 
+/// What a build server is told.
+void add_ci_options(CLI::App& command, CiArguments& arguments) {
+  command.add_option("--junit", arguments.junit, "write JUnit XML, a case per scenario and check")
+      ->type_name("FILE");
+  command.add_flag("--annotations", arguments.annotations,
+                   "print findings as annotations for GitHub");
+  command
+      .add_option("--budget", arguments.budget,
+                  "limits: collectives=N, bytes=N (per rank and optimizer step), peak=N (bytes)")
+      ->type_name("LIMITS");
+}
+
 void add_run(CLI::App& app, Action& action) {
   auto arguments = std::make_shared<RunArguments>();
   CLI::App* command =
@@ -116,11 +152,56 @@ void add_run(CLI::App& app, Action& action) {
   add_option("--backend", arguments->backend, "NAME", "symbolic, local, gloo or nccl");
   add_output_options(*command, "text, json or md", *arguments);
   add_option("--timeout", arguments->timeout_s, "SECONDS", "longest wait of a rank for another");
+  command
+      ->add_option("--golden", arguments->golden,
+                   "compare with the goldens in this directory; see hpsim golden")
+      ->type_name("DIR");
+  add_ci_options(*command, arguments->ci);
   command->add_flag("--keep-going", arguments->keep_going, "run all, whatever fails");
   command->add_flag("--quiet", arguments->quiet, "no progress");
   command->add_flag("--full", arguments->full, "do not fold long lists");
   command->callback(
       [arguments, &action] { action = [arguments] { return run_command(*arguments); }; });
+}
+
+void add_golden_action(CLI::App& golden, GoldenAction golden_action, const char* help,
+                       Action& action) {
+  auto arguments = std::make_shared<GoldenArguments>();
+  CLI::App* command = golden.add_subcommand(std::string(name_of(golden_action)), help);
+  command
+      ->add_option("paths", arguments->paths,
+                   "scenario files, or directories of them; default: scenarios")
+      ->type_name("PATH");
+  command
+      ->add_option("--golden", arguments->golden,
+                   "directory of goldens; default: golden, beside scenarios or in PATH")
+      ->type_name("DIR");
+  command
+      ->add_option("--backend", arguments->backend,
+                   "auto (local, above 1,024 ranks symbolic), symbolic, local or gloo")
+      ->capture_default_str()
+      ->type_name("NAME");
+  add_output_options(*command, "text, json or md", *arguments);
+  command->add_option("--timeout", arguments->timeout_s, "longest wait of a rank for another")
+      ->capture_default_str()
+      ->type_name("SECONDS");
+  if (golden_action == GoldenAction::Check) add_ci_options(*command, arguments->ci);
+  command->add_flag("--quiet", arguments->quiet, "no progress");
+  command->add_flag("--full", arguments->full, "do not fold long lists");
+  command->callback([golden_action, arguments, &action] {
+    action = [golden_action, arguments] { return golden_command(golden_action, *arguments); };
+  });
+}
+
+void add_golden(CLI::App& app, Action& action) {
+  CLI::App* golden =
+      app.add_subcommand("golden", "Freeze what scenarios do, and tell what has changed");
+  golden->require_subcommand(1);
+  add_golden_action(*golden, GoldenAction::Check, "Fail where a run is not what its golden says",
+                    action);
+  add_golden_action(*golden, GoldenAction::Update,
+                    "Write the goldens anew, and tell what changes; not where CI is set", action);
+  add_golden_action(*golden, GoldenAction::Diff, "Tell all that an update would change", action);
 }
 
 void add_plan(CLI::App& app, Action& action) {
@@ -165,6 +246,7 @@ void add_list(CLI::App& app, Action& action) {
 
 void add_commands(CLI::App& app, Action& action) {
   add_run(app, action);
+  add_golden(app, action);
   add_plan(app, action);
   add_explain(app, action);
   add_list(app, action);

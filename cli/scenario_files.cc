@@ -69,27 +69,11 @@ void wait_for_writer(const OpenFile& file, const std::string& path) {
   }
 }
 
-std::string read_file(const std::string& path) {
-  const OpenFile file(path);
-  const bool is_pipe = check_kind(file, path);
-  std::string text;
-  char block[1 << 16];
-  while (text.size() < kMaxBytes) {
-    if (is_pipe) wait_for_writer(file, path);
-    const ssize_t count = ::read(file.fd(), block, std::min(sizeof block, kMaxBytes - text.size()));
-    if (count == 0) break;
-    if (count > 0) {
-      text.append(block, static_cast<std::size_t>(count));
-    } else if (errno != EAGAIN && errno != EINTR) {
-      refuse_for_errno(path);
-    }
-  }
-  return text;
-}
-
-/// Looks for a key "hpsim" of the outermost object and stops there.
+/// Looks for a key of the outermost object and stops there.
 class KeySearch : public nlohmann::json_sax<nlohmann::json> {
  public:
+  explicit KeySearch(std::string key) : key_(std::move(key)) {}
+
   bool found = false;
 
   bool null() override { return true; }
@@ -104,7 +88,7 @@ class KeySearch : public nlohmann::json_sax<nlohmann::json> {
   bool start_array(std::size_t /*size*/) override { return enter(); }
   bool end_array() override { return leave(); }
   bool key(string_t& name) override {
-    found = found || (depth_ == 1 && name == "hpsim");
+    found = found || (depth_ == 1 && name == key_);
     return !found;
   }
   bool parse_error(std::size_t /*at*/, const std::string& /*token*/,
@@ -125,14 +109,20 @@ class KeySearch : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
 
+  std::string key_;
   int depth_ = 0;
   bool is_json_ = true;
 };
 
-bool is_scenario(const std::string& path) {
-  const std::string text = read_file(path);
-  KeySearch search;
+KeySearch searched(const std::string& text, const std::string& key) {
+  KeySearch search(key);
   nlohmann::json::sax_parse(text, &search, nlohmann::json::input_format_t::json, true, true);
+  return search;
+}
+
+bool is_scenario(const std::string& path) {
+  const std::string text = read_text_file(path, kMaxBytes);
+  const KeySearch search = searched(text, "hpsim");
   return search.found || (!search.is_json() && text.find("\"hpsim\"") != std::string::npos);
 }
 
@@ -155,6 +145,28 @@ std::vector<std::string> files_below(const std::string& directory) {
 }
 
 }  // namespace
+
+std::string read_text_file(const std::string& path, std::size_t max_bytes) {
+  const OpenFile file(path);
+  const bool is_pipe = check_kind(file, path);
+  std::string text;
+  char block[1 << 16];
+  while (text.size() < max_bytes) {
+    if (is_pipe) wait_for_writer(file, path);
+    const ssize_t count = ::read(file.fd(), block, std::min(sizeof block, max_bytes - text.size()));
+    if (count == 0) break;
+    if (count > 0) {
+      text.append(block, static_cast<std::size_t>(count));
+    } else if (errno != EAGAIN && errno != EINTR) {
+      refuse_for_errno(path);
+    }
+  }
+  return text;
+}
+
+bool has_top_level_key(const std::string& text, const std::string& key) {
+  return searched(text, key).found;
+}
 
 std::vector<std::string> find_scenario_files(const std::vector<std::string>& paths) {
   std::vector<std::string> files;
@@ -180,7 +192,7 @@ std::vector<std::string> find_scenario_files(const std::vector<std::string>& pat
 ReadScenarios read_scenarios(const std::vector<std::string>& files) {
   ReadScenarios read;
   for (const std::string& file : files) {
-    const std::string text = read_file(file);
+    const std::string text = read_text_file(file, kMaxBytes);
     try {
       read.scenarios.push_back(parse_scenario(text, file));
     } catch (const Error& error) {

@@ -20,6 +20,13 @@ namespace hpsim {
 /// \throws Error (Usage) if an argument names nothing, cannot be read, or stands for no scenario
 [[nodiscard]] std::vector<std::string> find_scenario_files(const std::vector<std::string>& paths);
 
+/// The bytes of a file or pipe, `max_bytes` at most.
+/// \throws Error (Usage) as read_scenarios does
+[[nodiscard]] std::string read_text_file(const std::string& path, std::size_t max_bytes);
+
+/// Whether the text is a JSON object, with // comments or not, that has the key.
+[[nodiscard]] bool has_top_level_key(const std::string& text, const std::string& key);
+
 /// A file that is no valid scenario, with all its mistakes.
 struct RejectedFile {
   std::string file;

@@ -1,0 +1,221 @@
+#include "golden_files.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "base/check.h"
+#include "output_file.h"
+#include "scenario_files.h"
+
+namespace hpsim {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A golden of thousands of parameters on 64 ranks is longer than any scenario.
+constexpr std::size_t kMaxGoldenBytes = std::size_t{1} << 30;
+
+fs::path absolute(const fs::path& path) {
+  fs::path normal = fs::absolute(path).lexically_normal();
+  return normal.has_filename() ? normal : normal.parent_path();
+}
+
+bool is_inside(const fs::path& path, const fs::path& directory) {
+  const auto [rest, unused] =
+      std::mismatch(directory.begin(), directory.end(), path.begin(), path.end());
+  return rest == directory.end();
+}
+
+/// Relative to the working directory if it is below, else absolute.
+std::string as_typed(const fs::path& path) {
+  const fs::path here = fs::current_path();
+  return is_inside(path, here) ? path.lexically_relative(here).string() : path.string();
+}
+
+bool is_a_directory(const fs::path& path) {
+  std::error_code failure;
+  return fs::is_directory(path, failure);
+}
+
+bool is_there(const fs::path& path) {
+  std::error_code failure;
+  return fs::exists(fs::symlink_status(path, failure));
+}
+
+/// The directory and those above it, up to the first that is the root of a repository.
+std::vector<fs::path> directories_up(fs::path directory) {
+  std::vector<fs::path> up;
+  while (true) {
+    up.push_back(directory);
+    if (is_there(directory / ".git") || directory == directory.root_path()) return up;
+    directory = directory.parent_path();
+  }
+}
+
+std::optional<fs::path> nearest_named_scenarios(const fs::path& directory) {
+  for (const fs::path& above : directories_up(directory)) {
+    if (above.filename() == "scenarios") return above;
+  }
+  return {};
+}
+
+/// The argument that the file stands below: itself, or the longest directory.
+fs::path argument_of(const std::vector<std::string>& paths, const fs::path& file) {
+  fs::path best = file.parent_path();
+  std::size_t longest = 0;
+  for (const std::string& path : paths) {
+    const fs::path argument = absolute(path);
+    const std::size_t length = argument.native().size();
+    if (!is_a_directory(argument) || !is_inside(file, argument) || length < longest) continue;
+    best = argument;
+    longest = length;
+  }
+  return best;
+}
+
+[[noreturn]] void refuse(const std::string& file, std::string message, std::string help = {}) {
+  throw Error(ErrorKind::Usage,
+              {Diagnostic{.file = file, .message = std::move(message), .help = std::move(help)}});
+}
+
+[[noreturn]] void fail(const std::string& file, const std::string& what,
+                       const std::error_code& failure) {
+  throw Error(ErrorKind::Environment,
+              {Diagnostic{.file = file,
+                          .message = fmt::format("cannot be {}: {}", what, failure.message())}});
+}
+
+bool is_golden(const std::string& path) {
+  return has_top_level_key(read_text_file(path, kMaxGoldenBytes), "golden");
+}
+
+}  // namespace
+
+GoldenFiles::GoldenFiles(std::vector<std::string> paths, const std::vector<std::string>& files,
+                         std::string folder)
+    : paths_(std::move(paths)), folder_(std::move(folder)) {
+  if (!folder_.empty() && is_there(folder_) && !is_a_directory(folder_)) {
+    refuse(folder_, "is a file, but goldens are kept in a directory",
+           "name a directory with --golden");
+  }
+  std::map<std::string, std::string> scenario_of;
+  std::vector<Diagnostic> problems;
+  for (const std::string& file : files) {
+    const fs::path path = absolute(file);
+    const Mirror mirror = mirror_of(path.parent_path(), argument_of(paths_, path));
+    fs::path golden = mirror.folder / path.lexically_relative(mirror.scenarios);
+    golden.replace_extension(".json");
+    const auto [other, is_new] = scenario_of.emplace(golden.string(), path.string());
+    if (!is_new && other->second != path.string()) {
+      problems.push_back(
+          {.file = file,
+           .message = fmt::format("has the same golden as {}: {}", other->second, as_typed(golden)),
+           .help = "rename one of the two, or run them apart with --golden"});
+    }
+    expected_.insert(golden.string());
+    places_[file] = {as_typed(golden), mirror};
+  }
+  if (!problems.empty()) throw Error(ErrorKind::Usage, std::move(problems));
+}
+
+GoldenFiles::Mirror GoldenFiles::mirror_of(const fs::path& directory,
+                                           const fs::path& argument) const {
+  const std::optional<fs::path> scenarios = nearest_named_scenarios(directory);
+  if (!folder_.empty()) {
+    const fs::path folder = absolute(folder_);
+    const fs::path beside = folder.parent_path();
+    if (scenarios) return {folder, *scenarios};
+    return {folder, is_inside(directory, beside) ? beside : argument};
+  }
+  const fs::path here = fs::current_path();
+  const fs::path& top = is_inside(directory, here) && is_inside(argument, here) ? here : argument;
+  for (const fs::path& above : directories_up(directory)) {
+    if (above.filename() == "scenarios") break;
+    if (!is_inside(above, top)) break;
+    if (is_a_directory(above / "golden")) return {above / "golden", above};
+  }
+  if (scenarios) return {scenarios->parent_path() / "golden", *scenarios};
+  return {argument / "golden", argument};
+}
+
+const std::string& GoldenFiles::golden_of(const std::string& file) const {
+  return places_.at(file).golden;
+}
+
+void GoldenFiles::compare(Report& report) const {
+  if (report.outcome != Outcome::Pass || !report.has_run) return;
+  const std::string& golden = golden_of(report.file);
+  if (is_there(golden)) {
+    report.golden = compare_golden(golden, read_text_file(golden, kMaxGoldenBytes), report);
+  } else {
+    report.golden = GoldenComparison{.file = golden, .state = GoldenState::Missing};
+  }
+}
+
+std::vector<GoldenFiles::Mirror> GoldenFiles::mirrors_below(const fs::path& directory) const {
+  std::set<Mirror> mirrors = {mirror_of(directory, directory)};
+  for (const auto& [file, place] : places_) {
+    if (is_inside(absolute(file), directory)) mirrors.insert(place.mirror);
+  }
+  return {mirrors.begin(), mirrors.end()};
+}
+
+std::vector<std::string> GoldenFiles::obsolete() const {
+  std::set<std::string> found;
+  for (const std::string& argument : paths_) {
+    const fs::path directory = absolute(argument);
+    if (!is_a_directory(directory)) continue;
+    for (const Mirror& mirror : mirrors_below(directory)) {
+      // All of the folder, or what mirrors the argument.
+      const fs::path part = is_inside(mirror.scenarios, directory)
+                                ? mirror.folder
+                                : mirror.folder / directory.lexically_relative(mirror.scenarios);
+      std::error_code failure;
+      fs::recursive_directory_iterator it(part, failure);
+      for (; !failure && it != fs::recursive_directory_iterator(); it.increment(failure)) {
+        const fs::path path = it->path().lexically_normal();
+        if (path.extension() == ".json" && it->is_regular_file(failure) &&
+            expected_.count(path.string()) == 0 && is_golden(path.string())) {
+          found.insert(as_typed(path));
+        }
+      }
+    }
+  }
+  return {found.begin(), found.end()};
+}
+
+void GoldenFiles::require_inside(const std::string& golden, const fs::path& folder) const {
+  std::error_code failure;
+  const fs::path real = fs::weakly_canonical(absolute(golden), failure);
+  const fs::path real_folder = fs::weakly_canonical(folder, failure);
+  if (!is_inside(real, real_folder)) {
+    refuse(golden, fmt::format("a link leads out of the golden folder, to {}", real.string()),
+           "goldens are written inside their folder only");
+  }
+}
+
+void GoldenFiles::write(const Report& report) const {
+  const Place& place = places_.at(report.file);
+  HPSIM_CHECK(report.golden && report.outcome == Outcome::Pass, "a golden of {}", report.file);
+  require_inside(place.golden, place.mirror.folder);
+  std::error_code failure;
+  fs::create_directories(absolute(place.golden).parent_path(), failure);
+  if (failure) fail(place.golden, "written", failure);
+  const std::string before =
+      is_there(place.golden) ? read_text_file(place.golden, kMaxGoldenBytes) : std::string();
+  OutputFile(place.golden).commit(updated_golden(before, report));
+}
+
+void GoldenFiles::remove(const std::string& golden) const {
+  std::error_code failure;
+  fs::remove(golden, failure);
+  if (failure) fail(golden, "removed", failure);
+  for (fs::path above = absolute(golden).parent_path(); above.filename() != "golden";
+       above = above.parent_path()) {
+    if (!fs::is_empty(above, failure) || failure || !fs::remove(above, failure)) return;
+  }
+}
+
+}  // namespace hpsim

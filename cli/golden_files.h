@@ -1,0 +1,75 @@
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "report/report.h"
+
+namespace hpsim {
+
+/// Where the goldens of scenarios are. A golden folder mirrors a directory of scenarios:
+///
+///   scenarios/fsdp/a.json   golden/fsdp/a.json       beside the nearest directory named
+///   "scenarios" mine/a.json             mine/golden/a.json       in the nearest directory above,
+///   up to the
+///                                                    working directory or the argument, that has
+///                                                    one
+///   mine/tp/b.json          mine/golden/tp/b.json    in the argument, "mine", if none has one yet
+///
+/// A folder that the caller names mirrors that same directory of scenarios; if it stands beside or
+/// above none of these, it mirrors the directory that it is in, or else the argument.
+class GoldenFiles {
+ public:
+  /// `files` are what find_scenario_files makes of the arguments `paths`; `folder` is empty if the
+  /// caller names none.
+  /// \throws Error (Usage) if two scenarios have the same golden, or `folder` is a file
+  GoldenFiles(std::vector<std::string> paths, const std::vector<std::string>& files,
+              std::string folder);
+
+  /// The golden of a scenario file among `files`, as it would be typed.
+  [[nodiscard]] const std::string& golden_of(const std::string& file) const;
+
+  /// Sets Report::golden of a run that passed.
+  void compare(Report& report) const;
+
+  /// Goldens below the directories among the arguments that mirror no scenario any more, sorted.
+  /// Files that are no goldens do not count.
+  [[nodiscard]] std::vector<std::string> obsolete() const;
+
+  /// Makes the golden say what the run did. \pre report.golden
+  /// \throws Error (Environment) if it cannot be written, (Usage) if a link leads out of the folder
+  void write(const Report& report) const;
+
+  /// Removes an obsolete golden, and directories that it leaves empty.
+  void remove(const std::string& golden) const;
+
+ private:
+  /// A golden folder and the directory of scenarios that it mirrors, both absolute.
+  struct Mirror {
+    std::filesystem::path folder;
+    std::filesystem::path scenarios;
+    bool operator<(const Mirror& other) const {
+      return std::tie(folder, scenarios) < std::tie(other.folder, other.scenarios);
+    }
+  };
+  struct Place {
+    std::string golden;
+    Mirror mirror;
+  };
+
+  [[nodiscard]] Mirror mirror_of(const std::filesystem::path& directory,
+                                 const std::filesystem::path& argument) const;
+  [[nodiscard]] std::vector<Mirror> mirrors_below(const std::filesystem::path& directory) const;
+  void require_inside(const std::string& golden, const std::filesystem::path& folder) const;
+
+  std::vector<std::string> paths_;
+  std::string folder_;
+  std::map<std::string, Place> places_;  ///< by scenario file
+  std::set<std::string> expected_;       ///< absolute
+};
+
+}  // namespace hpsim
