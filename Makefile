@@ -16,7 +16,7 @@ SOURCES = $$(find src cli tests -name '*.h' -o -name '*.cc')
 CTEST := ctest --output-on-failure -LE slow
 DEMO := scenarios/fsdp/a2_uneven_7x8_over_4.json
 
-.PHONY: help demo build configure test fuzz asan tsan style lint tidy format bench install clean
+.PHONY: help demo build configure test fuzz asan tsan style lint tidy format golden bench install clean
 .DEFAULT_GOAL := help
 
 help:
@@ -30,6 +30,7 @@ help:
 	@echo "make lint     the same, and a build in which warnings are errors"
 	@echo "make tidy     clang-tidy"
 	@echo "make format   format all sources in place"
+	@echo "make golden   write the goldens of the shipped scenarios anew, and say what changes"
 	@echo "make bench    build and run the benchmarks"
 	@echo "make install  hpsim, scenarios and schema under PREFIX ($(PREFIX))"
 	@echo "make clean    remove all build folders"
@@ -80,6 +81,9 @@ tidy:
 format:
 	@$(PACKAGES) lint
 	clang-format -i $(SOURCES)
+
+golden: build
+	build/hpsim golden update
 
 bench: build
 	ctest --test-dir build -L bench --verbose

@@ -111,6 +111,13 @@ bool fails_budget(const Report& report) {
                      [](const BudgetLine& line) { return line.is_over(); });
 }
 
+std::string reservations(const Report& report) {
+  std::string words;
+  if (fails_golden(report)) words += fmt::format(", golden {}", name_of(report.golden->state));
+  if (fails_budget(report)) words += ", over budget";
+  return words;
+}
+
 std::string budget_claim(const BudgetLine& line) {
   return fmt::format("{} {}, allowed {}", line.name, format_count(line.got),
                      format_count(line.limit));

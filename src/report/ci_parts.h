@@ -33,6 +33,9 @@ namespace hpsim {
 /// Whether any limit of the budget is passed.
 [[nodiscard]] bool fails_budget(const Report& report);
 
+/// What a run that passed does not pass: ", golden differs, over budget"; empty if nothing.
+[[nodiscard]] std::string reservations(const Report& report);
+
 /// "collectives 4, allowed 3"
 [[nodiscard]] std::string budget_claim(const BudgetLine& line);
 

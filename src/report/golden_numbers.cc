@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "base/units.h"
 #include "report/json_parts.h"
 
 namespace hpsim {
@@ -66,8 +67,8 @@ Json bounded_numbers(const Series& series) {
 /// Both numbers with as many digits as it takes to tell them apart, four at least.
 std::string change_text(double from, double to) {
   for (int digits = 4; digits < 17; ++digits) {
-    std::string a = fmt::format("{:.{}g}", from, digits);
-    std::string b = fmt::format("{:.{}g}", to, digits);
+    std::string a = fmt::format("{:#.{}g}", from, digits);
+    std::string b = fmt::format("{:#.{}g}", to, digits);
     if (a != b) return a + " → " + b;
   }
   return fmt::format("{:.17g} → {:.17g}", from, to);
@@ -76,6 +77,9 @@ std::string change_text(double from, double to) {
 /// "31 times the bound"; "1.004 times the bound" just outside it.
 std::string excess_text(double difference, double bound) {
   const double times = difference / bound;
+  if (times >= 10 && times < 1e6) {
+    return format_count(std::llround(times)) + " times the bound";
+  }
   for (int digits = 2; digits < 17; ++digits) {
     std::string text = fmt::format("{:.{}g}", times, digits);
     if (text != "1") return text + " times the bound";

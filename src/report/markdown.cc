@@ -42,13 +42,7 @@ std::string counts_line(const ReportSet& set) {
 
 /// "pass"; in bold what makes the command fail: "**pass, golden differs**"
 std::string verdict_cell(const Report& report) {
-  std::string words(name_of(report.outcome));
-  if (fails_golden(report)) {
-    const GoldenState state = report.golden->state;
-    words +=
-        ", golden " + (state == GoldenState::Differs ? "differs" : golden_cell(*report.golden));
-  }
-  if (fails_budget(report)) words += ", over budget";
+  const std::string words = std::string(name_of(report.outcome)) + reservations(report);
   return words == "pass" ? words : fmt::format("**{}**", words);
 }
 

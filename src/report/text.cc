@@ -6,6 +6,7 @@
 #include <array>
 
 #include "base/units.h"
+#include "report/ci_parts.h"
 #include "report/golden_report.h"
 #include "report/table.h"
 #include "report/text_parts.h"
@@ -77,8 +78,9 @@ std::string failed_text(const Report& report) {
 std::string verdict_line(const Report& report, const TextStyle& style) {
   const Badge badge = badge_of(report.outcome);
   const std::string failed = failed_text(report);
-  return fmt::format("\n{}  {}{}, {} compared{}\n      {}\n",
+  return fmt::format("\n{}{}  {}{}, {} compared{}\n      {}\n",
                      painted(badge.word, badge.ink, style.color),
+                     painted(reservations(report), Ink::Red, style.color),
                      counted(static_cast<std::int64_t>(report.checks.size()), "check"), failed,
                      counted(total_compared(report), "number"),
                      failed.empty() ? worst_text(report) : std::string(),
@@ -128,11 +130,19 @@ std::string summary_text(const std::vector<Report>& reports, std::size_t num_not
   std::array<std::size_t, 3> counts{};
   for (const Report& report : reports)
     ++counts[static_cast<std::size_t>(report.outcome)];
-  const bool all_passed = counts[0] == reports.size() && num_not_run == 0;
+  const auto count_if = [&](bool (*fails)(const Report&)) {
+    return std::count_if(reports.begin(), reports.end(), fails);
+  };
+  const auto num_golden = count_if(fails_golden);
+  const auto num_over = count_if(fails_budget);
+  const bool all_passed =
+      counts[0] == reports.size() && num_not_run == 0 && num_golden + num_over == 0;
   std::string claims = fmt::format("{} passed", counts[0]);
   if (counts[1] > 0) claims += fmt::format(", {} failed", counts[1]);
   if (counts[2] > 0) claims += fmt::format(", {} ended in an error", counts[2]);
   if (num_not_run > 0) claims += fmt::format(", {} not run", num_not_run);
+  if (num_golden > 0) claims += fmt::format(", {} not as the golden says", num_golden);
+  if (num_over > 0) claims += fmt::format(", {} over budget", num_over);
   return fmt::format(
       "\n{} of {} on {} · {}\n", painted(claims, all_passed ? Ink::Green : Ink::Red, style.color),
       reports.size() + num_not_run,

@@ -354,10 +354,11 @@ TEST_CASE("run --golden: one go, in every form of output") {
   ProgramResult result = hpsim(home, run);
   CHECK(result.exit_code == 4);
   CHECK(contains(result.out, difference));
-  CHECK(contains(result.out, "2 passed of 2"));  // it ran on: both pass
+  CHECK(contains(result.out, "2 passed, 1 not as the golden says of 2"));  // it ran on
   result = hpsim(home, {"run", "scenarios/a.json", "--golden", "golden", "--backend", "local"});
   CHECK(result.exit_code == 4);
   CHECK(contains(result.out, "✗ golden golden/a.json: "));
+  CHECK(contains(result.out, "PASS, golden differs  "));
   CHECK(contains(result.out, difference));
   result = hpsim(home, {"run", "scenarios", "--golden", "golden", "--format", "json"});
   CHECK(result.exit_code == 4);

@@ -393,7 +393,7 @@ TEST_CASE("the words for a loss and a norm") {
   report.grad_norms = {0.5};
   CHECK(messages_of(compare_golden("golden.json", golden_text(golden), report)) ==
         Messages{"loss step 0: 0.4197 → 0.4203, 31 times the bound",
-                 "grad norm step 0: 0.25 → 0.5, 2.5e+02 times the bound"});
+                 "grad norm step 0: 0.2500 → 0.5000, 250 times the bound"});
 }
 
 TEST_CASE("a bound that grows tenfold is a difference, though the loss is within it") {
