@@ -53,10 +53,13 @@ std::vector<Series> series_of(const Report& report) {
            report.grad_norm_bounds}};
 }
 
-Json bounded_numbers(const Series& series) {
+Json bounded_numbers(const Series& series, DType dtype) {
   Json list = Json::array();
+  // Bounds grow with the unit roundoff: that of the baseline, which computes in float64, is this.
+  const double share = unit_roundoff(DType::Float64) / unit_roundoff(dtype);
   for (std::size_t step = 0; step < series.expected.size(); ++step) {
-    const auto frozen = golden_number(series.expected[step], series.bounds.at(step));
+    const double bound = series.bounds.at(step);
+    const auto frozen = golden_number(series.expected[step], bound, share * bound);
     list.push_back({{"step", step},
                     {series.entry, frozen ? Json(frozen->value) : Json(nullptr)},
                     {"bound", frozen ? Json(frozen->bound) : Json(nullptr)}});
@@ -178,11 +181,16 @@ class NumberDiff {
 
 }  // namespace
 
-std::optional<GoldenNumber> golden_number(double value, double bound) {
+std::optional<GoldenNumber> golden_number(double value, double bound, double own_bound) {
   constexpr double kLargestShare = 0.125;
+  constexpr double kWeightOfDigit = 1000;
   if (!(bound > 0) || !(bound <= kLargestShare * std::abs(value)) || std::isinf(value)) return {};
-  // The quantum is a tenth of the second digit of the bound.
-  const int quantum = nearest_two_digits(bound).exponent - 1;
+  // A tenth of the second digit of the bound, if that is not lost in the number's own error.
+  int quantum = nearest_two_digits(bound).exponent - 1;
+  if (own_bound > 0) {
+    quantum =
+        std::max(quantum, static_cast<int>(std::ceil(std::log10(kWeightOfDigit * own_bound))));
+  }
   const int digits = static_cast<int>(std::floor(std::log10(std::abs(value)))) - quantum + 1;
   const double rounded =
       std::strtod(fmt::format("{:.{}g}", value, std::clamp(digits, 1, 17)).c_str(), nullptr);
@@ -203,7 +211,7 @@ void add_golden_numbers(const Report& report, Json& golden) {
     return;
   }
   for (const Series& series : series_of(report))
-    golden[series.key] = bounded_numbers(series);
+    golden[series.key] = bounded_numbers(series, report.scenario->numerics.dtype);
 }
 
 void diff_golden_numbers(const Json& golden, const Json& now, const Report& report,

@@ -8,16 +8,21 @@
 namespace hpsim {
 
 /// A number to the digits that its bound leaves, and the bound that makes up for the rest: two
-/// digits, rounded up, the rounding of the number included.
+/// digits, rounded up, the rounding of the number included. `own_bound` is how far the number
+/// itself may be from the true one, since the baseline rounds too, and not in every build alike: a
+/// digit is written only if it weighs a thousand times as much.
 ///
-///   0.16106228576, 9.0e-7   -> 0.161062286, 9.1e-7       (quantum 1e-9)
-///   2.5, 0.5                -> nothing: the bound passes 1/8 of the number
-///   2.5, 0                  -> nothing: a bound of 0 belongs to exact mode
+///   value           bound     own bound
+///   0.16106228576   9.0e-7    1.7e-15     0.161062286 ± 9.1e-7      quantum 1e-9
+///   0.38413815996   2.2e-15   2.2e-15     0.38413815996 ± 5.1e-12   quantum 1e-11: a run in
+///   float64 2.5             0.5       0           nothing: the bound passes 1/8 of the number 2.5
+///   0         0           nothing: a bound of 0 belongs to exact mode
 struct GoldenNumber {
   double value = 0;
   double bound = 0;
 };
-[[nodiscard]] std::optional<GoldenNumber> golden_number(double value, double bound);
+[[nodiscard]] std::optional<GoldenNumber> golden_number(double value, double bound,
+                                                        double own_bound);
 
 /// Whether two bounds are the same but for a unit of their second digit, which the rounding of
 /// either may move.

@@ -324,13 +324,15 @@ TEST_CASE("a change in some optimizer steps names them, one in all does not") {
 }
 
 TEST_CASE("numbers to the digits that their bound leaves") {
-  const auto frozen = [](double value, double bound) {
-    const std::optional<GoldenNumber> number = golden_number(value, bound);
+  const auto frozen = [](double value, double bound, double own_bound = 0) {
+    const std::optional<GoldenNumber> number = golden_number(value, bound, own_bound);
     return number ? fmt::format("{} ± {}", number->value, number->bound) : std::string("none");
   };
   // The second digit of the bound is 1e-8: the quantum is 1e-9, and half of it is added.
   CHECK(frozen(0.16106228576, 9.0e-7) == "0.161062286 ± 9.1e-07");
   CHECK(frozen(0.16106228576, 8.994e-7) == "0.161062286 ± 9e-07");
+  CHECK(frozen(0.16106228576, 9.0e-7, 1.7e-15) == "0.161062286 ± 9.1e-07");
+  CHECK(frozen(0.38413815996, 2.2e-15, 2.2e-15) == "0.38413815996 ± 5.1e-12");
   CHECK(frozen(1234.5678, 9.95e-2) == "1234.568 ± 0.1");
   CHECK(frozen(-2.5, 0.3) == "-2.5 ± 0.31");
   CHECK(frozen(123456, 10000) == "123500 ± 11000");
@@ -356,7 +358,7 @@ TEST_CASE("a frozen number and its bound cover whatever the exact ones cover") {
   for (int i = 0; i < 2000; ++i) {
     const double value = std::ldexp(1 + 0.37 * i / 2000, i % 80 - 40) * (i % 2 == 0 ? 1 : -1);
     const double bound = std::abs(value) * std::pow(10, -1 - (i % 1370) / 100.0);
-    const auto frozen = golden_number(value, bound);
+    const auto frozen = golden_number(value, bound, 0);
     REQUIRE(frozen.has_value());
     CHECK(std::abs(frozen->value - value) + bound <= frozen->bound);
     CHECK(frozen->bound <= 1.125 * bound);
