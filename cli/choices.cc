@@ -29,7 +29,6 @@ int worst_exit_code(const std::vector<int>& codes) {
 }
 
 int worst_exit_code(const ReportSet& set) {
-  constexpr int kExitGolden = 4;
   std::vector<int> codes;
   for (const Report& report : set.reports)
     codes.push_back(report.exit_code);

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "base/error.h"
 #include "report/annotations.h"
 #include "report/junit.h"
 #include "terminal.h"
@@ -16,9 +17,17 @@ bool is_ci() {
   return !text.empty() && text != "0" && text != "false";
 }
 
+void require_value(const char* flag, const std::optional<std::string>& value) {
+  if (!value || !value->empty()) return;
+  throw Error(ErrorKind::Usage, std::string(flag) + " is empty",
+              "give it a value, or leave the flag out");
+}
+
 CiOutputs::CiOutputs(const CiArguments& arguments) : annotates_(arguments.annotations) {
-  if (!arguments.budget.empty()) limits_ = parse_budget(arguments.budget);
-  if (!arguments.junit.empty()) junit_ = std::make_unique<OutputFile>(arguments.junit);
+  require_value("--budget", arguments.budget);
+  require_value("--junit", arguments.junit);
+  if (arguments.budget) limits_ = parse_budget(*arguments.budget);
+  if (arguments.junit) junit_ = std::make_unique<OutputFile>(*arguments.junit);
 }
 
 void CiOutputs::judge(Report& report) const {

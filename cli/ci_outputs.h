@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,14 +12,18 @@ namespace hpsim {
 
 /// What a build server is told beside the output, as typed.
 struct CiArguments {
-  std::string junit;         ///< file; empty: none
-  bool annotations = false;  ///< in the form of GitHub's workflow commands
-  std::string budget;        ///< see parse_budget; empty: none
+  std::optional<std::string> junit;   ///< file
+  bool annotations = false;           ///< in the form of GitHub's workflow commands
+  std::optional<std::string> budget;  ///< see parse_budget
 };
 
 /// Whether the environment variable CI says that this is a build server: set, and neither empty nor
 /// "0" nor "false".
 [[nodiscard]] bool is_ci();
+
+/// An unset variable makes an empty word, which must not switch a check off.
+/// \throws Error (Usage) if the value of the flag is there and empty
+void require_value(const char* flag, const std::optional<std::string>& value);
 
 /// Budgets, JUnit file and annotations of one command.
 class CiOutputs {

@@ -22,14 +22,14 @@ struct RunArguments {
   bool keep_going = false;
   bool quiet = false;
   bool full = false;
-  std::string golden;  ///< directory; empty: no comparison
+  std::optional<std::string> golden;  ///< directory to compare with
   CiArguments ci;
 };
 
 /// What follows `hpsim golden check`, `update` or `diff`, as typed.
 struct GoldenArguments {
-  std::vector<std::string> paths;  ///< empty: scenarios
-  std::string golden;              ///< directory; empty: see GoldenFiles
+  std::vector<std::string> paths;     ///< empty: scenarios
+  std::optional<std::string> golden;  ///< directory; none: see GoldenFiles
   std::string backend = "auto";
   std::string format = "text";
   std::string color = "auto";

@@ -18,8 +18,6 @@ namespace {
 
 enum class Format { Text, Json, Markdown };
 
-constexpr int kExitInterrupted = 130;
-
 /// The backend that is asked for; `auto` is local for as many ranks as it takes, else symbolic.
 Backend backend_for(const std::string& word, const Scenario& scenario) {
   if (const std::optional<Backend> backend = parse_backend(word)) return *backend;
@@ -37,14 +35,19 @@ void write_output(const GoldenRun& run, Format format, ColorMode color, bool ful
     case Format::Json:
       return write_stdout(json_text(golden_run_json(run, worst_exit_code(run.set))));
     case Format::Markdown:
-      return write_stdout(reports_markdown(run.set));
+      return write_stdout(golden_run_markdown(run));
   }
 }
 
-/// Makes the goldens say what the runs did.
+/// Makes the goldens say what the runs did. What cannot be written becomes the error of its report.
 void update(const GoldenFiles& goldens, GoldenRun& run) {
-  for (const Report& report : run.set.reports) {
-    if (report.golden && report.golden->state != GoldenState::Same) goldens.write(report);
+  for (Report& report : run.set.reports) {
+    if (!report.golden || report.golden->state == GoldenState::Same) continue;
+    try {
+      goldens.write(report);
+    } catch (const Error& error) {
+      report = make_error_report(report.file, report.backend, error);
+    }
   }
   for (const std::string& golden : run.set.obsolete_goldens)
     goldens.remove(golden);
@@ -65,7 +68,8 @@ int golden_command(GoldenAction action, const GoldenArguments& arguments) {
   const std::vector<std::string> paths =
       arguments.paths.empty() ? std::vector<std::string>{"scenarios"} : arguments.paths;
   const std::vector<std::string> files = find_scenario_files(paths);
-  const GoldenFiles goldens(paths, files, arguments.golden);
+  require_value("--golden", arguments.golden);
+  const GoldenFiles goldens(paths, files, arguments.golden.value_or(""));
   CiOutputs ci(arguments.ci);
   GoldenRun run{.action = action, .writes = action == GoldenAction::Update && !is_ci()};
   const ReadScenarios read = read_scenarios(files);

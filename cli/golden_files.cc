@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "output_file.h"
+#include "report/golden.h"
 #include "scenario_files.h"
 
 namespace hpsim {
@@ -17,9 +18,12 @@ namespace fs = std::filesystem;
 /// A golden of thousands of parameters on 64 ranks is longer than any scenario.
 constexpr std::size_t kMaxGoldenBytes = std::size_t{1} << 30;
 
-fs::path absolute(const fs::path& path) {
-  fs::path normal = fs::absolute(path).lexically_normal();
-  return normal.has_filename() ? normal : normal.parent_path();
+/// With links resolved as far as there are any.
+fs::path resolved(const fs::path& path) {
+  std::error_code failure;
+  fs::path real = fs::weakly_canonical(fs::absolute(path), failure);
+  if (failure) real = fs::absolute(path).lexically_normal();
+  return real.has_filename() ? real : real.parent_path();
 }
 
 bool is_inside(const fs::path& path, const fs::path& directory) {
@@ -39,19 +43,38 @@ bool is_a_directory(const fs::path& path) {
   return fs::is_directory(path, failure);
 }
 
-bool is_there(const fs::path& path) {
-  std::error_code failure;
-  return fs::exists(fs::symlink_status(path, failure));
+[[noreturn]] void refuse(const std::string& file, std::string message, std::string help = {}) {
+  throw Error(ErrorKind::Usage,
+              {Diagnostic{.file = file, .message = std::move(message), .help = std::move(help)}});
 }
 
-/// The directory and those above it, up to the first that is the root of a repository.
+[[noreturn]] void fail(const std::string& file, const std::string& what,
+                       const std::error_code& failure) {
+  throw Error(ErrorKind::Environment,
+              {Diagnostic{.file = file,
+                          .message = fmt::format("cannot be {}: {}", what, failure.message())}});
+}
+
+/// \throws Error (Environment) if that cannot be told
+bool is_there(const fs::path& path) {
+  std::error_code failure;
+  const fs::file_status status = fs::symlink_status(path, failure);
+  if (status.type() == fs::file_type::not_found) return false;
+  if (failure) fail(path.string(), "looked at", failure);
+  return true;
+}
+
+/// The directory and those above it, up to the first that is the root of a repository; not the root
+/// of the file system.
 std::vector<fs::path> directories_up(fs::path directory) {
   std::vector<fs::path> up;
-  while (true) {
+  while (directory != directory.root_path()) {
     up.push_back(directory);
-    if (is_there(directory / ".git") || directory == directory.root_path()) return up;
+    std::error_code failure;
+    if (fs::exists(directory / ".git", failure)) break;
     directory = directory.parent_path();
   }
+  return up;
 }
 
 std::optional<fs::path> nearest_named_scenarios(const fs::path& directory) {
@@ -66,7 +89,7 @@ fs::path argument_of(const std::vector<std::string>& paths, const fs::path& file
   fs::path best = file.parent_path();
   std::size_t longest = 0;
   for (const std::string& path : paths) {
-    const fs::path argument = absolute(path);
+    const fs::path argument = resolved(path);
     const std::size_t length = argument.native().size();
     if (!is_a_directory(argument) || !is_inside(file, argument) || length < longest) continue;
     best = argument;
@@ -75,20 +98,8 @@ fs::path argument_of(const std::vector<std::string>& paths, const fs::path& file
   return best;
 }
 
-[[noreturn]] void refuse(const std::string& file, std::string message, std::string help = {}) {
-  throw Error(ErrorKind::Usage,
-              {Diagnostic{.file = file, .message = std::move(message), .help = std::move(help)}});
-}
-
-[[noreturn]] void fail(const std::string& file, const std::string& what,
-                       const std::error_code& failure) {
-  throw Error(ErrorKind::Environment,
-              {Diagnostic{.file = file,
-                          .message = fmt::format("cannot be {}: {}", what, failure.message())}});
-}
-
-bool is_golden(const std::string& path) {
-  return has_top_level_key(read_text_file(path, kMaxGoldenBytes), "golden");
+bool is_golden(const fs::path& path) {
+  return is_golden_text(read_text_file(path.string(), kMaxGoldenBytes));
 }
 
 }  // namespace
@@ -103,7 +114,7 @@ GoldenFiles::GoldenFiles(std::vector<std::string> paths, const std::vector<std::
   std::map<std::string, std::string> scenario_of;
   std::vector<Diagnostic> problems;
   for (const std::string& file : files) {
-    const fs::path path = absolute(file);
+    const fs::path path = resolved(file);
     const Mirror mirror = mirror_of(path.parent_path(), argument_of(paths_, path));
     fs::path golden = mirror.folder / path.lexically_relative(mirror.scenarios);
     golden.replace_extension(".json");
@@ -122,21 +133,21 @@ GoldenFiles::GoldenFiles(std::vector<std::string> paths, const std::vector<std::
 
 GoldenFiles::Mirror GoldenFiles::mirror_of(const fs::path& directory,
                                            const fs::path& argument) const {
-  const std::optional<fs::path> scenarios = nearest_named_scenarios(directory);
   if (!folder_.empty()) {
-    const fs::path folder = absolute(folder_);
-    const fs::path beside = folder.parent_path();
-    if (scenarios) return {folder, *scenarios};
-    return {folder, is_inside(directory, beside) ? beside : argument};
+    const fs::path folder = resolved(folder_);
+    if (const auto scenarios = nearest_named_scenarios(directory)) return {folder, *scenarios};
+    for (const fs::path& top : {folder.parent_path(), fs::current_path()}) {
+      if (top != top.root_path() && is_inside(directory, top)) return {folder, top};
+    }
+    return {folder, argument};
   }
-  const fs::path here = fs::current_path();
-  const fs::path& top = is_inside(directory, here) && is_inside(argument, here) ? here : argument;
   for (const fs::path& above : directories_up(directory)) {
-    if (above.filename() == "scenarios") break;
-    if (!is_inside(above, top)) break;
-    if (is_a_directory(above / "golden")) return {above / "golden", above};
+    const fs::path beside = above.parent_path() / "golden";
+    if (above.filename() == "scenarios") return {beside, above};
+    // Where there are scenarios beside it, it is theirs.
+    const fs::path within = above / "golden";
+    if (is_a_directory(within) && !is_a_directory(above / "scenarios")) return {within, above};
   }
-  if (scenarios) return {scenarios->parent_path() / "golden", *scenarios};
   return {argument / "golden", argument};
 }
 
@@ -147,40 +158,52 @@ const std::string& GoldenFiles::golden_of(const std::string& file) const {
 void GoldenFiles::compare(Report& report) const {
   if (report.outcome != Outcome::Pass || !report.has_run) return;
   const std::string& golden = golden_of(report.file);
-  if (is_there(golden)) {
-    report.golden = compare_golden(golden, read_text_file(golden, kMaxGoldenBytes), report);
-  } else {
+  if (!is_there(golden)) {
     report.golden = GoldenComparison{.file = golden, .state = GoldenState::Missing};
+    return;
+  }
+  try {
+    report.golden = compare_golden(golden, read_text_file(golden, kMaxGoldenBytes), report);
+  } catch (const Error& error) {
+    report.golden = GoldenComparison{.file = golden, .state = GoldenState::Unreadable};
+    report.golden->differences.push_back(
+        {.section = "golden", .message = error.diagnostics().front().message});
   }
 }
 
 std::vector<GoldenFiles::Mirror> GoldenFiles::mirrors_below(const fs::path& directory) const {
   std::set<Mirror> mirrors = {mirror_of(directory, directory)};
   for (const auto& [file, place] : places_) {
-    if (is_inside(absolute(file), directory)) mirrors.insert(place.mirror);
+    if (is_inside(resolved(file), directory)) mirrors.insert(place.mirror);
   }
   return {mirrors.begin(), mirrors.end()};
+}
+
+void GoldenFiles::collect_obsolete(const fs::path& part, std::set<std::string>& found) const {
+  std::error_code failure;
+  fs::recursive_directory_iterator it(part, failure);
+  for (; !failure && it != fs::recursive_directory_iterator(); it.increment(failure)) {
+    const fs::path path = it->path().lexically_normal();
+    if (path.extension() == ".json" && it->is_regular_file(failure) &&
+        expected_.count(path.string()) == 0 && is_golden(path)) {
+      found.insert(as_typed(path));
+    }
+  }
+  if (failure && failure != std::errc::no_such_file_or_directory)
+    fail(as_typed(part), "searched", failure);
 }
 
 std::vector<std::string> GoldenFiles::obsolete() const {
   std::set<std::string> found;
   for (const std::string& argument : paths_) {
-    const fs::path directory = absolute(argument);
+    const fs::path directory = resolved(argument);
     if (!is_a_directory(directory)) continue;
     for (const Mirror& mirror : mirrors_below(directory)) {
       // All of the folder, or what mirrors the argument.
-      const fs::path part = is_inside(mirror.scenarios, directory)
-                                ? mirror.folder
-                                : mirror.folder / directory.lexically_relative(mirror.scenarios);
-      std::error_code failure;
-      fs::recursive_directory_iterator it(part, failure);
-      for (; !failure && it != fs::recursive_directory_iterator(); it.increment(failure)) {
-        const fs::path path = it->path().lexically_normal();
-        if (path.extension() == ".json" && it->is_regular_file(failure) &&
-            expected_.count(path.string()) == 0 && is_golden(path.string())) {
-          found.insert(as_typed(path));
-        }
-      }
+      collect_obsolete(is_inside(mirror.scenarios, directory)
+                           ? mirror.folder
+                           : mirror.folder / directory.lexically_relative(mirror.scenarios),
+                       found);
     }
   }
   return {found.begin(), found.end()};
@@ -188,7 +211,7 @@ std::vector<std::string> GoldenFiles::obsolete() const {
 
 void GoldenFiles::require_inside(const std::string& golden, const fs::path& folder) const {
   std::error_code failure;
-  const fs::path real = fs::weakly_canonical(absolute(golden), failure);
+  const fs::path real = fs::weakly_canonical(resolved(golden), failure);
   const fs::path real_folder = fs::weakly_canonical(folder, failure);
   if (!is_inside(real, real_folder)) {
     refuse(golden, fmt::format("a link leads out of the golden folder, to {}", real.string()),
@@ -196,12 +219,22 @@ void GoldenFiles::require_inside(const std::string& golden, const fs::path& fold
   }
 }
 
+void GoldenFiles::require_no_foreign_file(const std::string& scenario,
+                                          const std::string& golden) const {
+  if (!is_there(golden)) return;
+  const std::string text = read_text_file(golden, kMaxGoldenBytes);
+  if (!is_foreign_json(text)) return;
+  refuse(golden, fmt::format("is where the golden of {} belongs, but is no golden", scenario),
+         "move it, or name another directory with --golden");
+}
+
 void GoldenFiles::write(const Report& report) const {
   const Place& place = places_.at(report.file);
   HPSIM_CHECK(report.golden && report.outcome == Outcome::Pass, "a golden of {}", report.file);
   require_inside(place.golden, place.mirror.folder);
+  require_no_foreign_file(report.file, place.golden);
   std::error_code failure;
-  fs::create_directories(absolute(place.golden).parent_path(), failure);
+  fs::create_directories(resolved(place.golden).parent_path(), failure);
   if (failure) fail(place.golden, "written", failure);
   const std::string before =
       is_there(place.golden) ? read_text_file(place.golden, kMaxGoldenBytes) : std::string();
@@ -212,9 +245,16 @@ void GoldenFiles::remove(const std::string& golden) const {
   std::error_code failure;
   fs::remove(golden, failure);
   if (failure) fail(golden, "removed", failure);
-  for (fs::path above = absolute(golden).parent_path(); above.filename() != "golden";
+  const auto is_below_a_folder = [this](const fs::path& directory) {
+    return std::any_of(places_.begin(), places_.end(), [&](const auto& entry) {
+      const fs::path& folder = entry.second.mirror.folder;
+      return directory != folder && is_inside(directory, folder);
+    });
+  };
+  for (fs::path above = resolved(fs::path(golden).parent_path());
+       is_below_a_folder(above) && fs::is_empty(above, failure) && !failure;
        above = above.parent_path()) {
-    if (!fs::is_empty(above, failure) || failure || !fs::remove(above, failure)) return;
+    if (!fs::remove(above, failure)) return;
   }
 }
 

@@ -11,17 +11,15 @@
 
 namespace hpsim {
 
-/// Where the goldens of scenarios are. A golden folder mirrors a directory of scenarios:
+/// Where the goldens of scenarios are. A golden folder mirrors a directory of scenarios. Going up
+/// from a scenario, to the root of the repository, the first of these has its golden:
 ///
-///   scenarios/fsdp/a.json   golden/fsdp/a.json       beside the nearest directory named
-///   "scenarios" mine/a.json             mine/golden/a.json       in the nearest directory above,
-///   up to the
-///                                                    working directory or the argument, that has
-///                                                    one
-///   mine/tp/b.json          mine/golden/tp/b.json    in the argument, "mine", if none has one yet
+///   scenarios/fsdp/a.json -> golden/fsdp/a.json      a directory "scenarios": golden beside it
+///   mine/tp/b.json -> mine/golden/tp/b.json          a directory with "golden", no "scenarios"
 ///
-/// A folder that the caller names mirrors that same directory of scenarios; if it stands beside or
-/// above none of these, it mirrors the directory that it is in, or else the argument.
+/// and if there is none, "golden" in the argument. A folder that the caller names mirrors the
+/// nearest directory "scenarios"; if there is none, the directory that the folder is in, else the
+/// working directory, else the argument, whichever the scenario is below.
 class GoldenFiles {
  public:
   /// `files` are what find_scenario_files makes of the arguments `paths`; `folder` is empty if the
@@ -41,7 +39,9 @@ class GoldenFiles {
   [[nodiscard]] std::vector<std::string> obsolete() const;
 
   /// Makes the golden say what the run did. \pre report.golden
-  /// \throws Error (Environment) if it cannot be written, (Usage) if a link leads out of the folder
+  /// \throws Error (Environment) if it cannot be written, (Usage) if a link leads out of the
+  /// folder,
+  ///         or something else is in its place
   void write(const Report& report) const;
 
   /// Removes an obsolete golden, and directories that it leaves empty.
@@ -64,6 +64,9 @@ class GoldenFiles {
   [[nodiscard]] Mirror mirror_of(const std::filesystem::path& directory,
                                  const std::filesystem::path& argument) const;
   [[nodiscard]] std::vector<Mirror> mirrors_below(const std::filesystem::path& directory) const;
+  void collect_obsolete(const std::filesystem::path& part, std::set<std::string>& found) const;
+  /// \throws Error (Usage) if there is JSON that is no golden in its place
+  void require_no_foreign_file(const std::string& scenario, const std::string& golden) const;
   void require_inside(const std::string& golden, const std::filesystem::path& folder) const;
 
   std::vector<std::string> paths_;

@@ -19,8 +19,6 @@ namespace {
 /// What the chosen subcommand does once the command line is read; the value is the exit code.
 using Action = std::function<int()>;
 
-constexpr int kExitInternalError = 70;
-
 std::vector<std::string_view> option_names(const CLI::App& app, std::vector<std::string>& storage) {
   for (const CLI::Option* option : app.get_options()) {
     for (const std::string& name : option->get_lnames())

@@ -20,16 +20,12 @@ namespace {
 
 enum class Format { Text, Json, Markdown };
 
-constexpr int kExitInterrupted = 130;
-
 /// How reports are shown.
 struct OutputSettings {
   Format format = Format::Text;
   ColorMode color = ColorMode::Auto;
   bool full = false;
 };
-
-constexpr std::size_t kMaxDifferences = 10;
 
 /// Writes reports as they come, or at the end where the format needs them all.
 class Output {
@@ -49,11 +45,9 @@ class Output {
   }
 
   void add_obsolete_goldens(std::vector<std::string> files) {
-    for (const std::string& file : files) {
-      if (settings_.format == Format::Text)
-        write_stdout(
-            fmt::format("obsolete golden {}: no scenario is where it mirrors one\n", file));
-    }
+    for (const std::string& file : files)
+      print_diagnostics({{.file = file, .message = "this golden mirrors no scenario"}},
+                        settings_.color);
     set_.obsolete_goldens = std::move(files);
   }
 
@@ -62,7 +56,7 @@ class Output {
       case Format::Text:
         if (num_scenarios_ == 1) return;
         return write_stdout(
-            summary_text(set_.reports, num_scenarios_ - set_.reports.size(), total_s, style_));
+            summary_text(set_, num_scenarios_ - set_.reports.size(), total_s, style_));
       case Format::Json:
         return write_stdout(json_text(json()));
       case Format::Markdown:
@@ -78,8 +72,9 @@ class Output {
     if (num_scenarios_ == 1) return is_detailed ? report_text(report, style_) : std::string();
     std::string text = set_.reports.empty() ? list_heading(file_columns_, style_) : std::string();
     text += report_line(report, file_columns_, style_);
-    if (report.outcome == Outcome::Pass && report.exit_code != 0)
-      return text + golden_and_budget_text(report, kMaxDifferences, style_);
+    const bool is_as_golden = !report.golden || report.golden->state == GoldenState::Same;
+    if (report.outcome == Outcome::Pass && (report.exit_code != 0 || !is_as_golden))
+      return text + golden_and_budget_text(report, style_);
     if (report.outcome != Outcome::Fail) return text;
     return fmt::format("{}\n{}\n", text, report_text(report, style_));
   }
@@ -152,7 +147,8 @@ int run_command(const RunArguments& arguments) {
   const std::vector<std::string> files = find_scenario_files(arguments.paths);
   CiOutputs ci(arguments.ci);
   std::optional<GoldenFiles> goldens;
-  if (!arguments.golden.empty()) goldens.emplace(arguments.paths, files, arguments.golden);
+  require_value("--golden", arguments.golden);
+  if (arguments.golden) goldens.emplace(arguments.paths, files, *arguments.golden);
   const ReadScenarios read = read_scenarios(files);
   Output output(output_settings, files);
   if (!read.rejected.empty()) {

@@ -17,8 +17,6 @@
 namespace hpsim {
 namespace {
 
-constexpr int kExitInternalError = 70;
-
 /// What the baseline says. It starts every step from what the run held, so that the errors of one
 /// step do not count again in the next; in exact mode there are none, and it has run before.
 ReferenceRun reference_for(const VerifiedPlan& plan, const RunResult& run) {

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "scenario/parse.h"
 
@@ -170,12 +171,18 @@ bool has_top_level_key(const std::string& text, const std::string& key) {
 
 std::vector<std::string> find_scenario_files(const std::vector<std::string>& paths) {
   std::vector<std::string> files;
+  std::set<std::string> known;
+  const auto add = [&](const std::string& file) {
+    std::error_code failure;
+    const fs::path real = fs::weakly_canonical(file, failure);
+    if (known.insert(failure ? file : real.string()).second) files.push_back(file);
+  };
   for (const std::string& path : paths) {
     std::error_code failure;
     const fs::file_status status = fs::status(path, failure);
     if (status.type() == fs::file_type::not_found) refuse(path, "no such file or directory");
     if (!fs::is_directory(status)) {
-      files.push_back(path);
+      add(path);
       continue;
     }
     const std::vector<std::string> below = files_below(path);
@@ -184,7 +191,8 @@ std::vector<std::string> find_scenario_files(const std::vector<std::string>& pat
              "a scenario is a *.json file with a top-level key \"hpsim\"; directories named "
              "\"invalid\" are looked into only if named themselves");
     }
-    files.insert(files.end(), below.begin(), below.end());
+    for (const std::string& file : below)
+      add(file);
   }
   return files;
 }

@@ -11,7 +11,8 @@ namespace hpsim {
 /// The scenario files that the arguments stand for, in their order. A file stands for itself; a
 /// directory for every *.json below it that has a top-level key "hpsim", sorted by path, without
 /// those below directories named "invalid", unless it bears that name itself. A file that is no
-/// JSON but says "hpsim" counts, so that a broken scenario is not left out in silence.
+/// JSON but says "hpsim" counts, so that a broken scenario is not left out in silence. None comes
+/// twice.
 ///
 ///   a.json              -> a.json
 ///   scenarios           -> scenarios/fsdp/a.json ...             not scenarios/invalid/...

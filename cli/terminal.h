@@ -8,6 +8,10 @@
 
 namespace hpsim {
 
+/// Exit codes that belong to no kind of Error.
+inline constexpr int kExitInternalError = 70;
+inline constexpr int kExitInterrupted = 130;
+
 enum class ColorMode { Auto, Always, Never };
 
 /// Whether to colour what goes to that stream: always, never, or if it is a terminal, NO_COLOR is

@@ -15,8 +15,6 @@
 namespace hpsim {
 namespace {
 
-constexpr int kExitOverBudget = 5;
-
 struct Unit {
   std::string_view name;
   int power_of_1024 = 0;
@@ -35,8 +33,10 @@ std::optional<std::int64_t> parse_amount(std::string_view text, bool takes_units
   const auto* unit = std::find_if(kUnits.begin(), kUnits.end(),
                                   [&](const Unit& other) { return other.name == suffix; });
   if (unit == kUnits.end() || (!takes_units && !suffix.empty())) return {};
-  const double amount = std::ldexp(number, 10 * unit->power_of_1024);
-  if (!(amount >= 0) || amount > 9e18 || amount != std::floor(amount)) return {};
+  // "1.7GiB" is no whole number of bytes: those that fit.
+  const double amount = std::floor(std::ldexp(number, 10 * unit->power_of_1024));
+  const bool is_whole = unit->power_of_1024 > 0 || number == std::floor(number);
+  if (!(amount >= 0) || amount > 9e18 || !is_whole) return {};
   return static_cast<std::int64_t>(amount);
 }
 

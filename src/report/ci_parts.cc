@@ -71,7 +71,6 @@ std::string printable_line(std::string_view text) {
 }
 
 bool fails_golden(const Report& report) {
-  constexpr int kExitGolden = 4;
   if (!report.golden || report.golden->state == GoldenState::Same) return false;
   return report.golden->state != GoldenState::Missing || report.exit_code == kExitGolden;
 }

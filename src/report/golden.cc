@@ -1,9 +1,11 @@
 #include "report/golden.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "base/check.h"
+#include "report/ci_parts.h"
 #include "report/golden_diff.h"
 #include "report/golden_numbers.h"
 #include "report/json.h"
@@ -56,14 +58,22 @@ Json golden_parameter(const Scenario& scenario, const PlannedParameter& paramete
   return json;
 }
 
+/// Number of buckets by unit.
+std::map<std::string, int> bucket_counts(const Report& report) {
+  std::map<std::string, int> counts;
+  for (const BucketReport& bucket : report.buckets)
+    ++counts[bucket.unit];
+  return counts;
+}
+
 /// A line per collective; params only where they are not all of the unit's.
-Json golden_collective(const Report& report, const CollectiveReport& collective, bool lists_ranks) {
+Json golden_collective(const Report& report, const CollectiveReport& collective,
+                       const std::map<std::string, int>& num_buckets, bool lists_ranks) {
   const Json full = collective_json(report.scenario->mesh, report.buckets, collective, lists_ranks);
   Json json{{"op", full["op"]}, {"unit", full["unit"]}};
-  const auto num_buckets =
-      std::count_if(report.buckets.begin(), report.buckets.end(),
-                    [&](const BucketReport& bucket) { return bucket.unit == full["unit"]; });
-  if (num_buckets > 1 || collective.partial >= 0) json["params"] = full["params"];
+  const auto of_unit = num_buckets.find(full["unit"].get<std::string>());
+  const bool shares_unit = of_unit != num_buckets.end() && of_unit->second > 1;
+  if (shares_unit || collective.partial >= 0) json["params"] = full["params"];
   if (collective.micro_batch > 0) json["micro_batch"] = collective.micro_batch;
   json["mesh_dims"] = full["mesh_dims"];
   json["dtype"] = full["dtype"];
@@ -124,6 +134,7 @@ Json collectives_json(const Report& report, bool lists_ranks) {
   std::vector<Collectives> by_step(static_cast<std::size_t>(report.scenario->training.steps));
   for (const CollectiveReport& collective : report.collectives)
     by_step.at(static_cast<std::size_t>(collective.step)).push_back(&collective);
+  const std::map<std::string, int> num_buckets = bucket_counts(report);
   Json runs = Json::array();
   for (std::size_t first = 0; first < by_step.size();) {
     std::size_t last = first;
@@ -134,7 +145,7 @@ Json collectives_json(const Report& report, bool lists_ranks) {
       Json list = Json::array();
       for (const CollectiveReport* collective : by_step[first]) {
         if (collective->phase == phase)
-          list.push_back(golden_collective(report, *collective, lists_ranks));
+          list.push_back(golden_collective(report, *collective, num_buckets, lists_ranks));
       }
       run[std::string(name_of(phase))] = std::move(list);
     }
@@ -164,7 +175,45 @@ Json warnings_json(const Report& report) {
   return json;
 }
 
+/// Whether brackets are nested deeper than those of any golden: what takes the value apart calls
+/// itself for each.
+bool is_too_deep(std::string_view text) {
+  constexpr int kMaxDepth = 64;
+  int depth = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '"') in_string = !in_string;
+    if (c == '\\' && in_string) ++i;
+    if (in_string) continue;
+    if (c == '[' || c == '{') ++depth;
+    if (c == ']' || c == '}') --depth;
+    if (depth > kMaxDepth) return true;
+  }
+  return false;
+}
+
+/// Discarded if it is no JSON, or nested too deep.
+Json parsed(std::string_view text, bool ignores_comments = false) {
+  if (is_too_deep(text)) return Json(Json::value_t::discarded);
+  return Json::parse(text, nullptr, false, ignores_comments);
+}
+
+bool is_golden(const Json& json) {
+  return member(json, "golden").is_number_integer() && member(json, "parameters").is_array() &&
+         member(json, "collectives").is_array();
+}
+
 }  // namespace
+
+bool is_golden_text(std::string_view text) {
+  return is_golden(parsed(text));
+}
+
+bool is_foreign_json(std::string_view text) {
+  const Json json = parsed(text, true);
+  return !json.is_discarded() && !is_golden(json);
+}
 
 std::string_view name_of(GoldenState state) {
   switch (state) {
@@ -214,25 +263,29 @@ GoldenComparison compare_golden(const std::string& file, std::string_view text,
                                 const Report& report) {
   GoldenComparison comparison;
   comparison.file = file;
-  const Json golden = Json::parse(text, nullptr, false);
+  const Json golden = parsed(text);
   const auto unreadable = [&](const char* why) {
     comparison.state = GoldenState::Unreadable;
     comparison.differences.push_back({.section = "golden", .message = why});
     return comparison;
   };
-  if (golden.is_discarded()) return unreadable("the golden is no JSON");
+  if (golden.is_discarded()) return unreadable("the golden is no JSON, or nested too deep");
   if (!golden.is_object() || !golden.contains("golden"))
     return unreadable("the file is no golden: it has no key \"golden\"");
   if (golden["golden"] != 1)
     return unreadable("the golden has another form than this version of hpsim writes");
   diff_goldens(golden, make_golden(report), report, comparison);
   if (!comparison.differences.empty()) comparison.state = GoldenState::Differs;
+  for (GoldenDifference& difference : comparison.differences) {
+    difference.section = printable_line(difference.section);
+    difference.message = printable_line(difference.message);
+  }
   return comparison;
 }
 
 std::string updated_golden(std::string_view text, const Report& report) {
   Json golden = make_golden(report);
-  const Json before = Json::parse(text, nullptr, false);
+  const Json before = parsed(text);
   if (before.is_object()) keep_numbers_that_hold(before, report, golden);
   return golden_text(golden);
 }

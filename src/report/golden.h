@@ -60,6 +60,12 @@ struct GoldenComparison {
 /// Pretty-printed for review, line by line.
 [[nodiscard]] std::string golden_text(const nlohmann::ordered_json& golden);
 
+/// Whether the text is that of a golden, of any version of the form.
+[[nodiscard]] bool is_golden_text(std::string_view text);
+
+/// Whether the text is JSON, with // comments or not, but that of no golden: somebody else's file.
+[[nodiscard]] bool is_foreign_json(std::string_view text);
+
 /// The run beside the golden with this text. Losses and norms of the run may be away from those of
 /// the golden by the bound that the golden states; all else is equal or a difference, in words:
 ///

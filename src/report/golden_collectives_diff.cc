@@ -75,6 +75,7 @@ class PhaseDiff {
  public:
   PhaseDiff(const Json& golden, const Json& now)
       : golden_(entries_of(golden)), now_(entries_of(now)) {
+    pair_leftovers();
     for (const Entry& entry : golden_)
       golden_by_key_[entry.key] = &entry;
     for (const Entry& entry : now_)
@@ -97,6 +98,29 @@ class PhaseDiff {
     std::vector<std::string> added;
     std::vector<std::string> gone;
   };
+
+  /// What carries other parameters of a unit is the same collective with other parameters, if there
+  /// is no better match.
+  void pair_leftovers() {
+    std::set<std::string> golden_keys;
+    std::set<std::string> now_keys;
+    for (const Entry& entry : golden_)
+      golden_keys.insert(entry.key);
+    for (const Entry& entry : now_)
+      now_keys.insert(entry.key);
+    std::map<std::string, std::vector<Entry*>> leftovers;
+    for (Entry& entry : golden_) {
+      if (now_keys.count(entry.key) == 0)
+        leftovers[entry.op() + " " + entry.unit()].push_back(&entry);
+    }
+    for (const Entry& entry : now_) {
+      if (golden_keys.count(entry.key) != 0) continue;
+      std::vector<Entry*>& others = leftovers[entry.op() + " " + entry.unit()];
+      if (others.empty()) continue;
+      others.front()->key = entry.key;
+      others.erase(others.begin());
+    }
+  }
 
   Count& count_of(const Entry& entry) {
     for (Count& count : counts_) {
@@ -168,7 +192,12 @@ class PhaseDiff {
       for (const std::string& key : keys) {
         if (member(before, key) == member(after, key)) continue;
         if (key == "elements" && has_other_bytes && !has_other_dtype) continue;  // says the same
-        note_change(entry, key, member(before, key), member(after, key));
+        static const Json kOne = 1;                                              // what is left out
+        const bool is_factor = key == "prescale" || key == "scale";
+        const auto value = [&](const Json& json) -> const Json& {
+          return is_factor && member(json, key).is_null() ? kOne : member(json, key);
+        };
+        note_change(entry, key, value(before), value(after));
       }
     }
     for (const Change& change : changes_)

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <unordered_map>
 
 #include "base/ids.h"
 #include "base/units.h"
@@ -132,26 +133,40 @@ std::vector<GoldenDifference> diff_memory(const Json& golden, const Json& now) {
 
 std::vector<GoldenDifference> diff_units(const Json& golden, const Json& now) {
   std::vector<GoldenDifference> differences;
-  const std::size_t count = golden.is_array() ? std::max(golden.size(), now.size()) : 0;
-  static const Json kNone;
-  for (std::size_t i = 0; i < count; ++i) {
-    const Json& before = i < golden.size() ? golden[i] : kNone;
-    const Json& after = i < now.size() ? now[i] : kNone;
-    if (before == after) continue;
-    std::string message;
-    if (before.is_null()) {
-      message = fmt::format("unit {}: new, with {}", brief(after["unit"]), brief(after["params"]));
-    } else if (after.is_null()) {
-      message = fmt::format("unit {}: gone", brief(member(before, "unit")));
-    } else if (member(before, "unit") != after["unit"]) {
-      message = fmt::format("unit {} is {}, golden {}", i, brief(after["unit"]),
-                            brief(member(before, "unit")));
-    } else {
-      message = fmt::format("unit {} carries {}, golden {}", brief(after["unit"]),
-                            brief(after["params"]), brief(member(before, "params")));
-    }
-    differences.push_back({.section = "units", .message = std::move(message)});
+  if (!golden.is_array()) return differences;
+  std::unordered_map<std::string, std::vector<const Json*>> gone;  ///< by unit
+  std::unordered_map<std::string, int> kept;
+  for (const Json& unit : now)
+    ++kept[unit.dump()];
+  for (const Json& unit : golden) {
+    if (kept[unit.dump()]-- <= 0) gone[brief(member(unit, "unit"))].push_back(&unit);
   }
+  std::unordered_map<std::string, int> before;
+  for (const Json& unit : golden)
+    ++before[unit.dump()];
+  const auto add = [&](std::string message) {
+    differences.push_back({.section = "units", .message = std::move(message)});
+  };
+  for (const Json& unit : now) {
+    if (before[unit.dump()]-- > 0) continue;
+    const std::string name = brief(unit["unit"]);
+    std::vector<const Json*>& others = gone[name];
+    if (others.empty()) {
+      add(fmt::format("unit {}: new, with {}", name, brief(unit["params"])));
+      continue;
+    }
+    add(fmt::format("unit {} carries {}, golden {}", name, brief(unit["params"]),
+                    brief(member(*others.front(), "params"))));
+    others.erase(others.begin());
+  }
+  for (const Json& unit : golden) {
+    std::vector<const Json*>& others = gone[brief(member(unit, "unit"))];
+    const auto found = std::find(others.begin(), others.end(), &unit);
+    if (found == others.end()) continue;
+    add(fmt::format("unit {}: gone", brief(member(unit, "unit"))));
+    others.erase(found);
+  }
+  if (differences.empty() && golden.size() == now.size()) add("units: the same in another order");
   return differences;
 }
 
@@ -207,8 +222,9 @@ const Json& member(const Json& object, std::string_view key) {
 }
 
 std::string brief(const Json& value) {
+  constexpr std::size_t kLongestText = 200;
   if (value.is_null()) return "none";
-  if (value.is_string()) return value.get<std::string>();
+  if (value.is_string()) return elided(value.get<std::string>(), kLongestText);
   std::string text;
   if (value.is_array()) {
     std::vector<std::string> items;
@@ -246,6 +262,12 @@ void diff_goldens(const Json& golden, const Json& now, const Report& report,
     const Unordered before = unordered(member(golden, key));
     const Unordered after = unordered(section);
     if (before == after) continue;
+    const bool is_empty = !member(golden, key).is_structured() || member(golden, key).empty();
+    if (is_empty && section.is_structured() && !section.empty()) {
+      comparison.differences.push_back(
+          {.section = key, .message = fmt::format("{}: the golden lists none", key)});
+      continue;
+    }
     std::vector<GoldenDifference> differences =
         diff_section(key, member(golden, key), section, now["mesh"]["mesh_dim_names"]);
     // Fewer or more steps are told by "steps".

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdlib>
 
 #include "base/units.h"
+#include "report/golden_diff.h"
 #include "report/json_parts.h"
 
 namespace hpsim {
@@ -36,6 +38,8 @@ TwoDigits rounded_up(double value) {
   const TwoDigits nearest = nearest_two_digits(value);
   return nearest.value() < value ? next(nearest) : nearest;
 }
+
+constexpr std::array<const char*, 3> kNumericKeys = {"losses", "grad_norms", "digest"};
 
 /// One of the two series of numbers of a golden.
 struct Series {
@@ -97,8 +101,9 @@ class NumberDiff {
 
   void compare_exact() {
     compare_digest();
-    const Json& before = at(golden_, "losses");
-    const Json& after = at(now_, "losses");
+    const std::size_t first = comparison_.differences.size();
+    const Json& before = member(golden_, "losses");
+    const Json& after = member(now_, "losses");
     if (!before.is_array() || before.size() != after.size()) return has_other_length("losses");
     for (std::size_t step = 0; step < after.size(); ++step) {
       ++comparison_.compared;
@@ -109,22 +114,20 @@ class NumberDiff {
                       numbers ? change_text(before[step].get<double>(), after[step].get<double>())
                               : before[step].dump() + " → " + after[step].dump()));
     }
+    fold("losses", first, after.size());
   }
 
   void compare_bounded(const Series& series) {
-    const Json& before = at(golden_, series.key);
-    const Json& after = at(now_, series.key);
+    const Json& before = member(golden_, series.key);
+    const Json& after = member(now_, series.key);
     if (!before.is_array() || before.size() != after.size()) return has_other_length(series.key);
+    const std::size_t first = comparison_.differences.size();
     for (std::size_t step = 0; step < after.size(); ++step)
       compare_entry(series, step, before[step], after[step]);
+    fold(series.key, first, after.size());
   }
 
  private:
-  static const Json& at(const Json& object, const char* key) {
-    static const Json kNone;
-    return object.is_object() && object.contains(key) ? object[key] : kNone;
-  }
-
   void add(const char* section, std::optional<std::size_t> step, std::string message) {
     GoldenDifference difference{.section = section, .message = std::move(message)};
     if (step) difference.step = static_cast<std::int64_t>(*step);
@@ -133,15 +136,25 @@ class NumberDiff {
 
   void has_other_length(const char* key) {
     ++comparison_.compared;
-    const Json& before = at(golden_, key);
+    const Json& before = member(golden_, key);
     if (!before.is_array()) return add(key, {}, fmt::format("{}: the golden has none", key));
-    add(key, {}, fmt::format("{}: {} → {} of them", key, before.size(), at(now_, key).size()));
+    add(key, {}, fmt::format("{}: {} → {} of them", key, before.size(), member(now_, key).size()));
+  }
+
+  /// Of many steps that differ the first ones are told, and the number of the others.
+  void fold(const char* key, std::size_t first, std::size_t num_steps) {
+    constexpr std::size_t kMost = 4;
+    std::vector<GoldenDifference>& all = comparison_.differences;
+    const std::size_t count = all.size() - first;
+    if (count <= kMost + 1) return;
+    all.resize(first + kMost);
+    add(key, {}, fmt::format("{}: {} of {} steps differ", key, count, num_steps));
   }
 
   void compare_digest() {
     ++comparison_.compared;
-    const Json& before = at(golden_, "digest");
-    const Json& after = at(now_, "digest");
+    const Json& before = member(golden_, "digest");
+    const Json& after = member(now_, "digest");
     if (before == after) return;
     if (before.is_null()) return add("digest", {}, "digest: the golden has none");
     add("digest", {}, fmt::format("digest: {} → {}", before.dump(), after.dump()));
@@ -149,19 +162,19 @@ class NumberDiff {
 
   void compare_entry(const Series& series, std::size_t step, const Json& before,
                      const Json& after) {
-    ++comparison_.compared;
     const auto fail = [&](const std::string& claim) {
       add(series.key, step, fmt::format("{} step {}: {}", series.word, step, claim));
     };
-    const Json& value = at(before, series.entry);
-    const Json& bound = at(before, "bound");
-    const Json& new_bound = at(after, "bound");
-    const bool is_frozen = value.is_number() && bound.is_number();
-    if (before.size() != after.size() || at(before, "step") != after["step"] ||
+    const Json& value = member(before, series.entry);
+    const Json& bound = member(before, "bound");
+    const Json& new_bound = member(after, "bound");
+    const bool is_frozen = value.is_number() && bound.is_number() && bound.get<double>() > 0;
+    if (before.size() != after.size() || member(before, "step") != after["step"] ||
         (!is_frozen && !(value.is_null() && bound.is_null()))) {
       return fail(fmt::format("the golden has {}", before.dump()));
     }
     if (!is_frozen && new_bound.is_null()) return;
+    ++comparison_.compared;
     if (!is_frozen) return fail("could be compared, but the golden has null");
     if (new_bound.is_null()) return fail("its bound passes 1/8 of it now, the golden has a number");
     const double got = series.got.at(step);
@@ -194,7 +207,10 @@ std::optional<GoldenNumber> golden_number(double value, double bound, double own
   const int digits = static_cast<int>(std::floor(std::log10(std::abs(value)))) - quantum + 1;
   const double rounded =
       std::strtod(fmt::format("{:.{}g}", value, std::clamp(digits, 1, 17)).c_str(), nullptr);
-  return GoldenNumber{rounded, rounded_up(bound + 0.5 * std::pow(10, quantum)).value()};
+  const double whole_bound = rounded_up(bound + 0.5 * std::pow(10, quantum)).value();
+  // So coarse a quantum may take the bound past it after all.
+  if (own_bound > 0 && whole_bound > kLargestShare * std::abs(rounded)) return {};
+  return GoldenNumber{rounded, whole_bound};
 }
 
 bool is_same_bound(double a, double b) {
@@ -217,10 +233,14 @@ void add_golden_numbers(const Report& report, Json& golden) {
 void diff_golden_numbers(const Json& golden, const Json& now, const Report& report,
                          GoldenComparison& comparison) {
   if (report.losses.empty()) {
-    for (const char* key : {"losses", "grad_norms", "digest"}) {
+    for (const char* key : kNumericKeys) {
       if (golden.contains(key)) comparison.not_compared.emplace_back(key);
     }
     return;
+  }
+  if (member(golden, "numerics") != now["numerics"] &&
+      member(member(golden, "numerics"), "mode") != now["numerics"]["mode"]) {
+    return;  // told already, and then no number is of the same kind
   }
   NumberDiff diff(golden, now, comparison);
   if (report.scenario->is_exact()) return diff.compare_exact();
@@ -229,9 +249,16 @@ void diff_golden_numbers(const Json& golden, const Json& now, const Report& repo
 }
 
 void keep_numbers_that_hold(const Json& golden, const Report& report, Json& now) {
+  if (report.losses.empty()) {
+    for (const char* key : kNumericKeys) {
+      if (golden.contains(key)) now[key] = golden[key];
+    }
+    return;
+  }
+  if (report.scenario->is_exact() || member(member(golden, "numerics"), "mode") != "derived")
+    return;
   GoldenComparison comparison;
   diff_golden_numbers(golden, now, report, comparison);
-  if (report.losses.empty() || report.scenario->is_exact()) return;
   for (const Series& series : series_of(report)) {
     const bool holds = std::none_of(
         comparison.differences.begin(), comparison.differences.end(),

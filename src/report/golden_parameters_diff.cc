@@ -91,13 +91,21 @@ std::string holding_text(const Boxes& golden, const Boxes& now, bool is_plural) 
                      interval_text(before->interval));
 }
 
+/// "0, 124..127"
+std::string labels_text(const std::map<std::int64_t, Boxes>& boxes) {
+  std::vector<Rank> labels;
+  for (const auto& [label, unused] : boxes)
+    labels.push_back({label});
+  const std::string text = ranks_text(labels, static_cast<std::int64_t>(labels.size()));
+  return text.substr(text.find(' ') + 1);
+}
+
 class ParameterDiff {
  public:
-  ParameterDiff(const Json& golden, const Json& now, const Json& mesh_dim_names,
-                std::vector<GoldenDifference>& differences)
-      : golden_(golden), now_(now), names_(mesh_dim_names), differences_(differences) {}
+  ParameterDiff(const Json& golden, const Json& now, const Json& mesh_dim_names)
+      : golden_(golden), now_(now), names_(mesh_dim_names) {}
 
-  void compare() {
+  std::vector<std::string> claims() {
     compare_value("global_shape", "shape");
     const bool has_other_shape = member(golden_, "global_shape") != now_["global_shape"];
     compare_value("dtype", "dtype");
@@ -106,17 +114,15 @@ class ParameterDiff {
     compare_group("sharded_group", "sharded group");
     compare_group("unsharded_group", "unsharded group");
     compare_group("partial_group", "partial group");
-    if (has_other_shape) return;  // then all shards differ
-    compare_value("padded_shape", "padded shape");
-    compare_shards();
+    if (!has_other_shape) {  // otherwise all shards differ
+      compare_value("padded_shape", "padded shape");
+      compare_shards();
+    }
+    return std::move(claims_);
   }
 
  private:
-  void add(const std::string& claim) {
-    const std::string name = brief(now_["name"]);
-    differences_.push_back(
-        {.section = "parameters", .param = name, .message = fmt::format("{}: {}", name, claim)});
-  }
+  void add(std::string claim) { claims_.push_back(std::move(claim)); }
 
   void compare_value(const char* key, const char* words) {
     const Json& before = member(golden_, key);
@@ -167,10 +173,18 @@ class ParameterDiff {
     static const Boxes kNothing;
     std::map<std::int64_t, Boxes> all = golden;
     all.insert(now.begin(), now.end());
+    // Folded lists name the shards at which sizes change: one that is not listed is there all the
+    // same.
+    const bool is_folded = label == "shard" || golden.empty();
+    if (is_folded && (golden.size() != all.size() || now.size() != all.size())) {
+      add(fmt::format("sizes change at {}s {}, golden {}", label, labels_text(now),
+                      golden.empty() ? "lists others" : labels_text(golden)));
+    }
     for (const auto& [rank, boxes] : all) {
       const Boxes& held_before = golden.count(rank) != 0 ? golden.at(rank) : kNothing;
       const Boxes& held_now = now.count(rank) != 0 ? now.at(rank) : kNothing;
       if (are_equal(held_before, held_now)) continue;
+      if (is_folded && (held_before.empty() || held_now.empty())) continue;
       const std::string text = holding_text(held_before, held_now, false);
       auto change = std::find_if(changes.begin(), changes.end(),
                                  [&text](const auto& other) { return other.first == text; });
@@ -189,40 +203,86 @@ class ParameterDiff {
   const Json& golden_;
   const Json& now_;
   const Json& names_;  ///< of the mesh dims, of the run
-  std::vector<GoldenDifference>& differences_;
+  std::vector<std::string> claims_;
 };
+
+std::string name_of(const Json& parameter) {
+  const Json& name = member(parameter, "name");
+  return name.is_string() ? name.get<std::string>() : brief(name);
+}
 
 std::unordered_map<std::string, const Json*> by_name(const Json& parameters) {
   std::unordered_map<std::string, const Json*> named;
   if (!parameters.is_array()) return named;
   for (const Json& parameter : parameters)
-    named.emplace(brief(member(parameter, "name")), &parameter);
+    named.emplace(name_of(parameter), &parameter);
   return named;
+}
+
+/// "weight", "a, b, c and 27 more"
+std::string names_text(const std::vector<std::string>& names) {
+  constexpr std::size_t kMostNamed = 3;
+  if (names.size() <= kMostNamed + 1) return fmt::format("{}", fmt::join(names, ", "));
+  return fmt::format("{} and {} more", fmt::join(names.begin(), names.begin() + kMostNamed, ", "),
+                     names.size() - kMostNamed);
+}
+
+/// What is so about one parameter.
+struct Claim {
+  std::string param;
+  std::string text;
+};
+
+/// What is so about several parameters is told once, where it is first so.
+std::vector<GoldenDifference> told(const std::vector<Claim>& claims) {
+  std::vector<std::string> texts;
+  std::unordered_map<std::string, std::vector<std::string>> params;
+  for (const Claim& claim : claims) {
+    std::vector<std::string>& names = params[claim.text];
+    if (names.empty()) texts.push_back(claim.text);
+    names.push_back(claim.param);
+  }
+  std::vector<GoldenDifference> differences;
+  for (const std::string& text : texts) {
+    const std::vector<std::string>& names = params[text];
+    differences.push_back({.section = "parameters",
+                           .param = names.size() == 1 ? names.front() : std::string(),
+                           .message = fmt::format("{}: {}", names_text(names), text)});
+  }
+  return differences;
 }
 
 }  // namespace
 
 std::vector<GoldenDifference> diff_parameters(const Json& golden, const Json& now,
                                               const Json& mesh_dim_names) {
-  std::vector<GoldenDifference> differences;
+  std::vector<Claim> claims;
   const auto before = by_name(golden);
   const auto after = by_name(now);
-  const auto add_missing = [&differences](const Json& parameters, const auto& others,
-                                          const char* what) {
+  const auto add_missing = [&claims](const Json& parameters, const auto& others, const char* what) {
     if (!parameters.is_array()) return;
     for (const Json& parameter : parameters) {
-      const std::string name = brief(member(parameter, "name"));
-      if (others.count(name) != 0) continue;
-      differences.push_back(
-          {.section = "parameters", .param = name, .message = fmt::format("{}: {}", name, what)});
+      if (others.count(name_of(parameter)) == 0) claims.push_back({name_of(parameter), what});
     }
   };
   add_missing(now, before, "new, the golden has no such parameter");
   add_missing(golden, after, "gone, the golden has it");
   for (const Json& parameter : now) {
-    const auto found = before.find(brief(parameter["name"]));
+    const auto found = before.find(name_of(parameter));
     if (found == before.end() || *found->second == parameter) continue;
-    ParameterDiff(*found->second, parameter, mesh_dim_names, differences).compare();
+    for (std::string& text : ParameterDiff(*found->second, parameter, mesh_dim_names).claims())
+      claims.push_back({name_of(parameter), std::move(text)});
+  }
+  std::vector<GoldenDifference> differences = told(claims);
+  const bool may_be_reordered = differences.empty() && golden.is_array() &&
+                                before.size() == golden.size() && golden.size() == now.size();
+  for (std::size_t i = 0; may_be_reordered && i < now.size(); ++i) {
+    if (name_of(golden[i]) == name_of(now[i])) continue;
+    differences.push_back(
+        {.section = "parameters",
+         .message = fmt::format("parameters in another order: number {} is {}, golden {}", i,
+                                name_of(now[i]), name_of(golden[i]))});
+    break;
   }
   return differences;
 }

@@ -15,7 +15,6 @@
 namespace hpsim {
 namespace {
 
-constexpr int kExitGoldenDiffers = 4;
 constexpr std::size_t kMaxDifferences = 10;
 
 std::string line(std::size_t indent, std::string_view mark, Ink ink, const std::string& text,
@@ -23,11 +22,11 @@ std::string line(std::size_t indent, std::string_view mark, Ink ink, const std::
   return std::string(indent, ' ') + painted(mark, ink, color) + " " + text + "\n";
 }
 
-std::string differences_text(const GoldenComparison& golden, std::size_t most, std::size_t indent,
+std::string differences_text(const GoldenComparison& golden, std::size_t indent,
                              const TextStyle& style) {
   std::string text;
   const std::size_t count = golden.differences.size();
-  const std::size_t shown = most == 0 || style.full ? count : std::min(count, most);
+  const std::size_t shown = style.full ? count : std::min(count, kMaxDifferences);
   for (std::size_t i = 0; i < shown; ++i)
     text += wrapped(golden.differences[i].message, indent, kTextWidth);
   if (shown < count) {
@@ -96,8 +95,7 @@ std::string scenario_text(const GoldenRun& run, const Report& report, const Text
                     Ink::Dim, style.color);
   }
   text += "\n";
-  const std::size_t most = run.action == GoldenAction::Diff ? 0 : kMaxDifferences;
-  text += differences_text(*report.golden, most, 12, style);
+  text += differences_text(*report.golden, 12, style);
   for (const BudgetLine& budget : report.budget) {
     if (!budget.is_over()) continue;
     text += fmt::format("{:12}over budget: {}\n", "", budget_claim(budget));
@@ -163,11 +161,10 @@ void judge_golden(bool requires_golden, Report& report) {
   const GoldenState state = report.golden->state;
   const bool fails = state == GoldenState::Differs || state == GoldenState::Unreadable ||
                      (state == GoldenState::Missing && requires_golden);
-  if (fails && report.exit_code == 0) report.exit_code = kExitGoldenDiffers;
+  if (fails && report.exit_code == 0) report.exit_code = kExitGolden;
 }
 
-std::string golden_and_budget_text(const Report& report, std::size_t max_differences,
-                                   const TextStyle& style) {
+std::string golden_and_budget_text(const Report& report, const TextStyle& style) {
   std::string text;
   if (report.golden) {
     const bool is_same = report.golden->state == GoldenState::Same;
@@ -176,7 +173,7 @@ std::string golden_and_budget_text(const Report& report, std::size_t max_differe
                  is_same ? Ink::Green : (is_new ? Ink::Yellow : Ink::Red),
                  fmt::format("golden {}: {}", report.golden->file, state_text(*report.golden)),
                  style.color);
-    text += differences_text(*report.golden, max_differences, kIndent + 4, style);
+    text += differences_text(*report.golden, kIndent + 4, style);
   }
   for (const BudgetLine& budget : report.budget) {
     text += line(kIndent, budget.is_over() ? "✗" : "✓", budget.is_over() ? Ink::Red : Ink::Green,
@@ -187,8 +184,10 @@ std::string golden_and_budget_text(const Report& report, std::size_t max_differe
 
 std::string golden_run_text(const GoldenRun& run, double total_s, const TextStyle& style) {
   std::string text;
+  TextStyle details = style;
+  details.full = style.full || run.action == GoldenAction::Diff;
   for (const Report& report : run.set.reports)
-    text += scenario_text(run, report, style);
+    text += scenario_text(run, report, details);
   const auto add_files = [&](const char* word, Ink ink, const std::vector<std::string>& files,
                              const char* why) {
     for (const std::string& file : files)
@@ -212,6 +211,19 @@ std::string golden_run_text(const GoldenRun& run, double total_s, const TextStyl
                       counted(static_cast<std::int64_t>(run.set.reports.size()), "scenario"),
                       counted(compared, "value"), format_seconds(total_s));
   return text + way_out(run);
+}
+
+std::string golden_run_markdown(const GoldenRun& run) {
+  if (!run.writes) return reports_markdown(run.set);
+  std::vector<std::string> claims;
+  for (const auto& [word, count] : counts_of(run))
+    claims.push_back(fmt::format("{} {}", count, word));
+  if (!run.removed.empty()) claims.push_back(fmt::format("{} removed", run.removed.size()));
+  ReportSet changed = run.set;
+  changed.obsolete_goldens = run.removed;
+  return fmt::format("**{}** of {}\n{}", fmt::join(claims, ", "),
+                     counted(static_cast<std::int64_t>(run.set.reports.size()), "scenario"),
+                     changed_goldens_markdown(changed));
 }
 
 Json golden_comparison_json(const GoldenComparison& comparison) {

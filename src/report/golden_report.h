@@ -28,20 +28,22 @@ struct GoldenRun {
 /// it has none. \pre report.golden
 void judge_golden(bool requires_golden, Report& report);
 
-/// The lines below a scenario: what its golden says, and which limits it passed. At most
-/// `max_differences` differences; 0: all.
+/// The lines below a scenario: what its golden says, and which limits it passed. Of more than ten
+/// differences the first ones, unless in full.
 ///
 ///   "  ✓ golden golden/a.json: 61 values the same"
 ///   "  ✗ golden golden/a.json: 1 difference"
 ///   "      weight: rank 3 holds 0 rows, golden 1"
 ///   "  ✗ budget: collectives 4, allowed 3"
-[[nodiscard]] std::string golden_and_budget_text(const Report& report, std::size_t max_differences,
-                                                 const TextStyle& style);
+[[nodiscard]] std::string golden_and_budget_text(const Report& report, const TextStyle& style);
 
 /// What `hpsim golden` says: the scenarios that are not what their goldens say, or do not pass,
 /// with their differences; then a line of counts.
 [[nodiscard]] std::string golden_run_text(const GoldenRun& run, double total_s,
                                           const TextStyle& style);
+
+/// For a pull request: as reports_markdown, but after an update only what was written and removed.
+[[nodiscard]] std::string golden_run_markdown(const GoldenRun& run);
 
 /// {"file", "state", "compared", "differences": [{"section", "param", "step", "message"}],
 /// "not_compared"}

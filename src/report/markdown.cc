@@ -162,16 +162,6 @@ std::string golden_entry(const Report& report) {
   return text + ":\n\n" + code_block(lines) + left_out(golden.differences.size(), "difference");
 }
 
-std::string goldens_section(const ReportSet& set) {
-  std::string text;
-  for (const Report& report : set.reports) {
-    if (report.golden && report.golden->state != GoldenState::Same) text += golden_entry(report);
-  }
-  for (const std::string& golden : set.obsolete_goldens)
-    text += fmt::format("\n{} mirrors no scenario\n", code_span(golden));
-  return text.empty() ? text : "\n### Changed goldens\n" + text;
-}
-
 std::string budgets_section(const std::vector<Report>& reports) {
   std::string text;
   for (const Report& report : reports) {
@@ -187,9 +177,19 @@ std::string budgets_section(const std::vector<Report>& reports) {
 
 }  // namespace
 
+std::string changed_goldens_markdown(const ReportSet& set) {
+  std::string text;
+  for (const Report& report : set.reports) {
+    if (report.golden && report.golden->state != GoldenState::Same) text += golden_entry(report);
+  }
+  for (const std::string& golden : set.obsolete_goldens)
+    text += fmt::format("\n{} mirrors no scenario\n", code_span(golden));
+  return text.empty() ? text : "\n### Changed goldens\n" + text;
+}
+
 std::string reports_markdown(const ReportSet& set) {
   return counts_line(set) + "\n" + VerdictTable(set.reports).text() + all_details(set.reports) +
-         goldens_section(set) + budgets_section(set.reports);
+         changed_goldens_markdown(set) + budgets_section(set.reports);
 }
 
 }  // namespace hpsim

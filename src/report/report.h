@@ -19,6 +19,10 @@
 
 namespace hpsim {
 
+/// What a run that passed exits with where it is not what its golden says, or over a limit.
+inline constexpr int kExitGolden = 4;
+inline constexpr int kExitOverBudget = 5;
+
 enum class Outcome { Pass, Fail, Error };
 
 /// "pass", "fail", "error"

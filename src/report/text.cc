@@ -15,8 +15,6 @@
 namespace hpsim {
 namespace {
 
-constexpr std::size_t kMaxDifferences = 10;
-
 struct Badge {
   const char* word;
   Ink ink;
@@ -99,7 +97,7 @@ std::string report_text(const Report& report, const TextStyle& style) {
   }
   if (!report.checks.empty()) text += checks_section(report, style);
   text += notes_section(report, style);
-  text += golden_and_budget_text(report, kMaxDifferences, style);
+  text += golden_and_budget_text(report, style);
   if (report.outcome != Outcome::Error) text += verdict_line(report, style);
   return text + findings_text(report, style);
 }
@@ -125,8 +123,10 @@ std::string report_line(const Report& report, std::size_t file_columns, const Te
                             format_seconds(report.timing.total_s));
 }
 
-std::string summary_text(const std::vector<Report>& reports, std::size_t num_not_run,
-                         double total_s, const TextStyle& style) {
+std::string summary_text(const ReportSet& set, std::size_t num_not_run, double total_s,
+                         const TextStyle& style) {
+  const std::vector<Report>& reports = set.reports;
+  const std::size_t num_obsolete = set.obsolete_goldens.size();
   std::array<std::size_t, 3> counts{};
   for (const Report& report : reports)
     ++counts[static_cast<std::size_t>(report.outcome)];
@@ -136,12 +136,15 @@ std::string summary_text(const std::vector<Report>& reports, std::size_t num_not
   const auto num_golden = count_if(fails_golden);
   const auto num_over = count_if(fails_budget);
   const bool all_passed =
-      counts[0] == reports.size() && num_not_run == 0 && num_golden + num_over == 0;
+      counts[0] == reports.size() && num_not_run + num_obsolete == 0 && num_golden + num_over == 0;
   std::string claims = fmt::format("{} passed", counts[0]);
   if (counts[1] > 0) claims += fmt::format(", {} failed", counts[1]);
   if (counts[2] > 0) claims += fmt::format(", {} ended in an error", counts[2]);
   if (num_not_run > 0) claims += fmt::format(", {} not run", num_not_run);
   if (num_golden > 0) claims += fmt::format(", {} not as the golden says", num_golden);
+  if (num_obsolete > 0) {
+    claims += ", " + counted(static_cast<std::int64_t>(num_obsolete), "obsolete golden");
+  }
   if (num_over > 0) claims += fmt::format(", {} over budget", num_over);
   return fmt::format(
       "\n{} of {} on {} · {}\n", painted(claims, all_passed ? Ink::Green : Ink::Red, style.color),

@@ -25,12 +25,15 @@ struct TextStyle {
                                       const TextStyle& style);
 
 /// "19 passed, 1 failed of 20 on gloo · 1.93 s"; `num_not_run` is what a stop left out.
-[[nodiscard]] std::string summary_text(const std::vector<Report>& reports, std::size_t num_not_run,
+[[nodiscard]] std::string summary_text(const ReportSet& set, std::size_t num_not_run,
                                        double total_s, const TextStyle& style);
 
 /// The findings, a line each, an indented explanation and for errors where the scenario says so;
 /// folded after ten. Empty if there is none.
 [[nodiscard]] std::string findings_text(const Report& report, const TextStyle& style);
+
+/// The section of the summary below on goldens; empty if all are as they were.
+[[nodiscard]] std::string changed_goldens_markdown(const ReportSet& set);
 
 /// A summary for a pull request in GitHub's Markdown: how many failed, a verdict table, the
 /// findings with file:line:column, the goldens that differ, are missing or mirror no scenario, the

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "baseline/eigen_baseline.h"
@@ -323,6 +324,105 @@ TEST_CASE("a change in some optimizer steps names them, one in all does not") {
   CHECK(comparison.state == GoldenState::Differs);
 }
 
+/// Linears with those names, all of width 8.
+std::string layers(const std::vector<std::string>& names) {
+  std::string modules;
+  for (const std::string& name : names) {
+    modules += fmt::format(
+        R"x({}{{"type": "linear", "name": "{}", "in_features": 8, "out_features": 8, "bias": false}})x",
+        modules.empty() ? "" : ", ", name);
+  }
+  return fmt::format(R"x("model": [{}])x", modules);
+}
+
+TEST_CASE("a unit put in front or in between is one unit, not all of those behind it") {
+  const Messages in_front =
+      changes(on_fsdp(4, layers({"l0", "l1"})), on_fsdp(4, layers({"x", "l0", "l1"})));
+  REQUIRE(in_front.size() > 5);
+  CHECK(in_front[0] == "x.weight: new, the golden has no such parameter");
+  CHECK(in_front[1] == "unit x: new, with (x.weight,)");
+  CHECK(in_front[2] == "forward: all_gather 2 → 3 over fsdp (unit x added)");
+  const Messages out =
+      changes(on_fsdp(4, layers({"l0", "x", "l1"})), on_fsdp(4, layers({"l0", "l1"})));
+  CHECK(out[1] == "unit x: gone");
+  const Messages swapped =
+      changes(on_fsdp(4, layers({"l0", "l1"})), on_fsdp(4, layers({"l1", "l0"})));
+  REQUIRE(swapped.size() >= 4);
+  CHECK(swapped[0] == "parameters in another order: number 0 is l1.weight, golden l0.weight");
+  CHECK(swapped[1] == "units: the same in another order");
+  CHECK(swapped[2] ==
+        "forward: the same collectives in another order: number 0 is all_gather of "
+        "unit l1, golden all_gather of unit l0");
+}
+
+TEST_CASE("what many parameters have in common is one line") {
+  std::vector<std::string> names;
+  for (int i = 0; i < 30; ++i)
+    names.push_back(fmt::format("l{}", i));
+  const Messages found = changes(on_fsdp(4, layers(names)), on_fsdp(2, layers(names)));
+  CHECK(found.size() < 25);
+  CHECK(std::find(found.begin(), found.end(),
+                  "l0.weight, l1.weight, l2.weight and 27 more: sharded group over fsdp 4 → fsdp "
+                  "2") != found.end());
+}
+
+TEST_CASE("other parameters in a unit's collective are a change of it") {
+  const std::string two = R"x("parameters": {"w": [8, 8], "b": [8]})x";
+  const Messages found = changes(
+      on_fsdp(4, two), on_fsdp(4, two + R"x(, "fully_shard": {"replicate_params": ["b"]})x"));
+  const auto has = [&](const std::string& message) {
+    return std::find(found.begin(), found.end(), message) != found.end();
+  };
+  CAPTURE(found);
+  // Both gathered 16 + 2 elements of a rank; w alone is 16 of 64 bytes.
+  CHECK(has("forward: all_gather over fsdp: bytes in and out (72, 288) → (64, 256) (unit (root))"));
+  CHECK(has("forward: all_gather over fsdp: params none → (w,) (unit (root))"));
+  CHECK(has("unit (root) carries (w,), golden (w, b)"));
+}
+
+TEST_CASE("above 64 ranks: shards that are not listed are not said to be empty") {
+  // 250 rows over 128: ceil gives 2 each to 125 and none to 3; balanced 2 to 122 and 1 to 6.
+  const std::string rows = R"x("parameters": {"w": [250, 2]})x";
+  const Messages found = [&] {
+    const Report before = report_on(on_fsdp(128, rows), Backend::Symbolic);
+    const Report now = report_on(
+        on_fsdp(128, rows + R"x(, "fully_shard": {"chunking": "balanced"})x"), Backend::Symbolic);
+    return messages_of(compare_golden("g", golden_text(make_golden(before)), now));
+  }();
+  CAPTURE(found);
+  CHECK(std::any_of(found.begin(), found.end(), [](const std::string& message) {
+    return message.find("w: sizes change at shards ") == 0;
+  }));
+  for (const std::string& message : found)
+    CHECK(message.find("nothing") == std::string::npos);
+  CHECK(std::count(found.begin(), found.end(), "w: shard 127 holds 1 row, golden 0") == 1);
+}
+
+TEST_CASE("of many steps that differ the first are told") {
+  const Report report = report_on(on_fsdp(4, kWeight + R"x(, "training": {"steps": 40})x"));
+  Json golden = make_golden(report);
+  for (Json& entry : golden["losses"])
+    entry["loss"] = 7;
+  const Messages found = messages_of(compare_golden("g", golden_text(golden), report));
+  REQUIRE(found.size() == 5);
+  CHECK(found[0].find("loss step 0: 7.000 → ") == 0);
+  CHECK(found[4] == "losses: 40 of 40 steps differ");
+}
+
+TEST_CASE("a section that was emptied, and a factor that is left out") {
+  const Report report = report_on(on_fsdp(4, kWeight));
+  for (const char* section : {"collectives", "parameters", "units", "groups", "memory"}) {
+    Json golden = make_golden(report);
+    golden[section] = golden[section].is_array() ? Json::array() : Json::object();
+    CHECK(messages_of(compare_golden("g", golden_text(golden), report)) ==
+          Messages{fmt::format("{}: the golden lists none", section)});
+  }
+  CHECK(messages_of(compared_after(
+            report,
+            R"x([{"op": "add", "path": "/collectives/0/backward/1/prescale", "value": 2}])x")) ==
+        Messages{"backward: reduce_scatter over fsdp: prescale 2 → 1 (unit (root))"});
+}
+
 TEST_CASE("numbers to the digits that their bound leaves") {
   const auto frozen = [](double value, double bound, double own_bound = 0) {
     const std::optional<GoldenNumber> number = golden_number(value, bound, own_bound);
@@ -340,6 +440,7 @@ TEST_CASE("numbers to the digits that their bound leaves") {
   CHECK(frozen(2.39, 0.3) == "none");
   CHECK(frozen(0, 1e-9) == "none");
   CHECK(frozen(2.5, 0) == "none");
+  CHECK(frozen(0.3, 0.03, 0.01) == "none");  // a digit of 10 would be left, with a bound of 5
   const double nan = std::nan("");
   CHECK(frozen(nan, 1) == "none");
   CHECK(frozen(1, nan) == "none");

@@ -140,8 +140,8 @@ TEST_CASE("several scenarios have a line each and a summary") {
         "       scenario                        ranks    compared  err/bound      time\n"
         "PASS   scenarios/fsdp/uneven.json          4       1,313       0.12   19.3 ms\n"
         "ERROR  b.json                         exit 6\n");
-  CHECK(summary_text({sample_report()}, 0, 1.5, {}) == "\n1 passed of 1 on local · 1.50 s\n");
-  CHECK(summary_text({sample_report(), failed, error}, 2, 1.5, {}) ==
+  CHECK(summary_text({{sample_report()}, {}}, 0, 1.5, {}) == "\n1 passed of 1 on local · 1.50 s\n");
+  CHECK(summary_text({{sample_report(), failed, error}, {}}, 2, 1.5, {}) ==
         "\n1 passed, 1 failed, 1 ended in an error, 2 not run of 5 on local · 1.50 s\n");
 }
 
