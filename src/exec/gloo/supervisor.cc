@@ -14,6 +14,7 @@
 #include <new>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "base/error.h"
@@ -75,6 +76,14 @@ void run_as_rank(const ControlBlock& control, Rank rank, double timeout_s,
     session.fail(FailureKind::Own,
                  "out of memory; fewer ranks, smaller parameters or a smaller batch need less, and "
                  "--backend symbolic needs nearly none");
+    _exit(kFailed);
+  } catch (const std::system_error& fault) {
+    // What a thread that finds no room for its stack throws.
+    const bool lacks_thread = fault.code() == std::errc::resource_unavailable_try_again;
+    session.fail(FailureKind::Own,
+                 lacks_thread ? "out of memory, or of processes, for another thread; fewer ranks "
+                                "need less, and --backend symbolic needs nearly none"
+                              : fault.what());
     _exit(kFailed);
   } catch (const std::exception& fault) {
     session.fail(FailureKind::Own, fault.what());
