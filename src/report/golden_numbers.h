@@ -14,9 +14,9 @@ namespace hpsim {
 ///
 ///   value           bound     own bound
 ///   0.16106228576   9.0e-7    1.7e-15     0.161062286 ± 9.1e-7      quantum 1e-9
-///   0.38413815996   2.2e-15   2.2e-15     0.38413815996 ± 5.1e-12   quantum 1e-11: a run in
-///   float64 2.5             0.5       0           nothing: the bound passes 1/8 of the number 2.5
-///   0         0           nothing: a bound of 0 belongs to exact mode
+///   0.38413815996   2.2e-15   2.2e-15     0.38413815996 ± 5.1e-12   quantum 1e-11: float64
+///   2.5             0.5       0           nothing: passes 1/8 of the number
+///   2.5             0         0           nothing: exact mode has no bounds
 struct GoldenNumber {
   double value = 0;
   double bound = 0;

@@ -23,9 +23,8 @@ struct PlannedMemory {
 ///   unsharded_parameters   gathered_elems · w per bucket, from unshard to reshard; 0 where nothing
 ///                          is cut: the shard is the parameter. Where shards are no rows of tensor
 ///                          dim 0, compute sees a copy: numel · w more for that parameter
-///   unsharded_gradients    gathered_elems · w per bucket, from its first backward to its
-///   reduction;
-///                          such copies until its first reduction begins
+///   unsharded_gradients    gathered_elems · w per bucket, from first backward to reduction; such
+///                          copies until its first reduction begins
 ///   reduce_buffers         row_elems · w per bucket that is cut, from its reduction to the store
 ///   gradients              sum of shard_elems · w, from the store to the end of the step
 ///   optimizer_state        state tensors · sum of shard_elems · w, from the first update
