@@ -1,4 +1,4 @@
-// The workflow of the README, with a shell in place of the runner.
+// What the README shows: its transcripts, and its workflow with a shell in place of the runner.
 
 #include <filesystem>
 #include <fstream>
@@ -52,6 +52,38 @@ ProgramResult run_step(const std::string& script, const ScratchDirectory& reposi
                       "GITHUB_STEP_SUMMARY=" + home + "/runner/summary.md",
                       "PATH=" + home + "/runner/bin:/usr/bin:/bin", "/bin/sh", "-e", file},
                      {.directory = home, .timeout_s = 60});
+}
+
+/// The block of text that follows `words` in the README.
+std::string block_after(const std::string& words) {
+  const std::string readme = read("README.md");
+  const std::size_t at = readme.find(words);
+  REQUIRE(at != std::string::npos);
+  const std::size_t begin = readme.find("```\n", at) + 4;
+  return readme.substr(begin, readme.find("```", begin) - begin);
+}
+
+/// All but the last line, which tells times.
+std::string without_last_line(const std::string& text) {
+  return text.substr(0, text.rfind('\n', text.size() - 2));
+}
+
+TEST_CASE("the transcripts are what the program says") {
+  const std::string scenario = "scenarios/fsdp/a2_uneven_7x8_over_4.json";
+  const auto out = [](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), HPSIM_PROGRAM);
+    return run_program(arguments, {.timeout_s = 60});
+  };
+  CHECK(without_last_line(out({"run", scenario}).out) ==
+        without_last_line(block_after("`build/hpsim run " + scenario + "`")));
+  CHECK(out({"plan", scenario}).out == block_after("`build/hpsim plan " + scenario + "`"));
+  CHECK(out({"explain", scenario, "--param", "weight", "--rank", "3"}).out ==
+        block_after("`build/hpsim explain " + scenario + " --param weight --rank 3`"));
+  const std::string command = "$ build/hpsim run scenarios/invalid/several.json\n";
+  const std::string readme = read("README.md");
+  const std::size_t begin = readme.find(command) + command.size();
+  CHECK(out({"run", "scenarios/invalid/several.json"}).err ==
+        readme.substr(begin, readme.find("```", begin) - begin));
 }
 
 const std::string kScenario =
