@@ -116,6 +116,14 @@ GoldenFiles::GoldenFiles(std::vector<std::string> paths, const std::vector<std::
   for (const std::string& file : files) {
     const fs::path path = resolved(file);
     const Mirror mirror = mirror_of(path.parent_path(), argument_of(paths_, path));
+    if (folder_.empty() && is_a_directory(mirror.scenarios / "scenarios")) {
+      problems.push_back({.file = file,
+                          .message = fmt::format("has no place for its golden: {} mirrors {}",
+                                                 as_typed(mirror.folder),
+                                                 as_typed(mirror.scenarios / "scenarios")),
+                          .help = "move it in there, or name a directory with --golden"});
+      continue;
+    }
     fs::path golden = mirror.folder / path.lexically_relative(mirror.scenarios);
     golden.replace_extension(".json");
     const auto [other, is_new] = scenario_of.emplace(golden.string(), path.string());
@@ -148,7 +156,13 @@ GoldenFiles::Mirror GoldenFiles::mirror_of(const fs::path& directory,
     const fs::path within = above / "golden";
     if (is_a_directory(within) && !is_a_directory(above / "scenarios")) return {within, above};
   }
-  return {argument / "golden", argument};
+  // As near to the argument as no "scenarios" has a claim to "golden".
+  fs::path own = argument;
+  for (const fs::path& above : directories_up(directory)) {
+    if (!is_inside(above, argument) || is_a_directory(above / "scenarios")) break;
+    own = above;
+  }
+  return {own / "golden", own};
 }
 
 const std::string& GoldenFiles::golden_of(const std::string& file) const {
@@ -210,10 +224,8 @@ std::vector<std::string> GoldenFiles::obsolete() const {
 }
 
 void GoldenFiles::require_inside(const std::string& golden, const fs::path& folder) const {
-  std::error_code failure;
-  const fs::path real = fs::weakly_canonical(resolved(golden), failure);
-  const fs::path real_folder = fs::weakly_canonical(folder, failure);
-  if (!is_inside(real, real_folder)) {
+  const fs::path real = resolved(golden);
+  if (!is_inside(real, resolved(folder))) {
     refuse(golden, fmt::format("a link leads out of the golden folder, to {}", real.string()),
            "goldens are written inside their folder only");
   }

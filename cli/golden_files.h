@@ -17,7 +17,8 @@ namespace hpsim {
 ///   scenarios/fsdp/a.json -> golden/fsdp/a.json      a directory "scenarios": golden beside it
 ///   mine/tp/b.json -> mine/golden/tp/b.json          a directory with "golden", no "scenarios"
 ///
-/// and if there is none, "golden" in the argument. A folder that the caller names mirrors the
+/// and if there is none, "golden" in the argument, or in a directory below it if the argument has
+/// "scenarios". A scenario beside "scenarios" has none. A folder that the caller names mirrors the
 /// nearest directory "scenarios"; if there is none, the directory that the folder is in, else the
 /// working directory, else the argument, whichever the scenario is below.
 class GoldenFiles {

@@ -14,7 +14,6 @@ namespace hpsim {
 namespace {
 
 constexpr std::array<const char*, 3> kPhases = {"forward", "backward", "optimizer"};
-constexpr std::size_t kMaxUnitsNamed = 3;
 
 /// A run of optimizer steps that do the same.
 struct StepRun {
@@ -40,11 +39,7 @@ std::string units_text(const std::vector<std::string>& all) {
   for (const std::string& unit : all) {
     if (std::find(units.begin(), units.end(), unit) == units.end()) units.push_back(unit);
   }
-  const std::size_t shown = std::min(units.size(), kMaxUnitsNamed);
-  std::string text = fmt::format("unit{} {}", units.size() == 1 ? "" : "s",
-                                 fmt::join(units.begin(), units.begin() + shown, ", "));
-  if (shown < units.size()) text += fmt::format(" and {} more", units.size() - shown);
-  return text;
+  return fmt::format("unit{} {}", units.size() == 1 ? "" : "s", first_names(units));
 }
 
 /// One collective, and the key by which it is found again: op, unit, params, and which of those
@@ -187,12 +182,12 @@ class PhaseDiff {
         for (const auto& item : json->items())
           keys.insert(item.key());
       }
+      static const Json kOne = 1;  // a factor that is left out
       const bool has_other_bytes = member(before, "bytes") != member(after, "bytes");
       const bool has_other_dtype = member(before, "dtype") != member(after, "dtype");
       for (const std::string& key : keys) {
         if (member(before, key) == member(after, key)) continue;
         if (key == "elements" && has_other_bytes && !has_other_dtype) continue;  // says the same
-        static const Json kOne = 1;                                              // what is left out
         const bool is_factor = key == "prescale" || key == "scale";
         const auto value = [&](const Json& json) -> const Json& {
           return is_factor && member(json, key).is_null() ? kOne : member(json, key);
@@ -218,7 +213,7 @@ class PhaseDiff {
       to = over_text(*change.after.front());
     }
     if (!are_all_equal(change.before) || !are_all_equal(change.after)) {
-      to += fmt::format(" for unit {}, others likewise", change.units.front());
+      to += fmt::format(" for unit {}, other values for the others", change.units.front());
     }
     if (change.attribute == "mesh_dims") {
       return fmt::format("{} over {} → {} ({})", change.op, from, to, units);

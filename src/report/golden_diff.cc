@@ -243,6 +243,15 @@ std::string over_text(const Json& mesh_dims) {
   return mesh_dims.size() == 1 ? brief(mesh_dims[0]) : brief(mesh_dims);
 }
 
+std::string first_names(const std::vector<std::string>& names) {
+  constexpr std::size_t kMostNamed = 3;
+  const std::size_t shown = std::min(names.size(), kMostNamed);
+  std::string text = fmt::format(
+      "{}", fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", "));
+  if (shown < names.size()) text += fmt::format(" and {} more", names.size() - shown);
+  return text;
+}
+
 std::string steps_text(const std::vector<Interval>& steps) {
   std::vector<std::string> parts;
   for (const Interval& run : steps) {

@@ -28,6 +28,9 @@ void diff_goldens(const nlohmann::ordered_json& golden, const nlohmann::ordered_
 /// "fsdp", "(rep, fsdp)", "no mesh dim": a list of mesh dims.
 [[nodiscard]] std::string over_text(const nlohmann::ordered_json& mesh_dims);
 
+/// "weight", "a, b, c and 27 more"
+[[nodiscard]] std::string first_names(const std::vector<std::string>& names);
+
 /// "step 2", "steps 2..4", "steps 0, 2..4"; half-open intervals, ascending.
 [[nodiscard]] std::string steps_text(const std::vector<Interval>& steps);
 

@@ -219,14 +219,6 @@ std::unordered_map<std::string, const Json*> by_name(const Json& parameters) {
   return named;
 }
 
-/// "weight", "a, b, c and 27 more"
-std::string names_text(const std::vector<std::string>& names) {
-  constexpr std::size_t kMostNamed = 3;
-  if (names.size() <= kMostNamed + 1) return fmt::format("{}", fmt::join(names, ", "));
-  return fmt::format("{} and {} more", fmt::join(names.begin(), names.begin() + kMostNamed, ", "),
-                     names.size() - kMostNamed);
-}
-
 /// What is so about one parameter.
 struct Claim {
   std::string param;
@@ -247,7 +239,7 @@ std::vector<GoldenDifference> told(const std::vector<Claim>& claims) {
     const std::vector<std::string>& names = params[text];
     differences.push_back({.section = "parameters",
                            .param = names.size() == 1 ? names.front() : std::string(),
-                           .message = fmt::format("{}: {}", names_text(names), text)});
+                           .message = fmt::format("{}: {}", first_names(names), text)});
   }
   return differences;
 }

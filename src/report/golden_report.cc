@@ -39,17 +39,9 @@ std::string differences_text(const GoldenComparison& golden, std::size_t indent,
 }
 
 std::string state_text(const GoldenComparison& golden) {
-  switch (golden.state) {
-    case GoldenState::Same:
-      return fmt::format("{} the same", counted(golden.compared, "value"));
-    case GoldenState::Differs:
-      return counted(static_cast<std::int64_t>(golden.differences.size()), "difference");
-    case GoldenState::Missing:
-      return "there is none; hpsim golden update writes it";
-    case GoldenState::Unreadable:
-      return "cannot be read";
-  }
-  return {};
+  if (golden.state == GoldenState::Same) return counted(golden.compared, "value") + " the same";
+  if (golden.state == GoldenState::Missing) return "there is none; hpsim golden update writes it";
+  return golden_cell(golden);
 }
 
 /// What an update did about a scenario, or what keeps a check from saying "same".
@@ -119,6 +111,17 @@ std::vector<std::pair<std::string_view, std::int64_t>> counts_of(const GoldenRun
     if (count > 0) counts.emplace_back(word, count);
   }
   return counts;
+}
+
+/// "46 same", "1 written", "1 removed", "2 obsolete"
+std::vector<std::string> claims_of(const GoldenRun& run) {
+  std::vector<std::string> claims;
+  for (const auto& [word, count] : counts_of(run))
+    claims.push_back(fmt::format("{} {}", count, word));
+  const std::size_t num_obsolete = run.set.obsolete_goldens.size();
+  if (!run.removed.empty()) claims.push_back(fmt::format("{} removed", run.removed.size()));
+  if (num_obsolete > 0) claims.push_back(fmt::format("{} obsolete", num_obsolete));
+  return claims;
 }
 
 bool is_all_well(const GoldenRun& run) {
@@ -196,17 +199,11 @@ std::string golden_run_text(const GoldenRun& run, double total_s, const TextStyl
   add_files("removed", Ink::Green, run.removed, "");
   add_files("obsolete", Ink::Red, run.set.obsolete_goldens,
             ": no scenario is where it mirrors one");
-  std::vector<std::string> claims;
-  for (const auto& [word, count] : counts_of(run))
-    claims.push_back(fmt::format("{} {}", count, word));
-  if (!run.removed.empty()) claims.push_back(fmt::format("{} removed", run.removed.size()));
-  const std::size_t num_obsolete = run.set.obsolete_goldens.size();
-  if (num_obsolete > 0) claims.push_back(fmt::format("{} obsolete", num_obsolete));
   std::int64_t compared = 0;
   for (const Report& report : run.set.reports)
     compared += report.golden ? report.golden->compared : 0;
   text += fmt::format("{}{} of {} · {} compared · {}\n", text.empty() ? "" : "\n",
-                      painted(fmt::format("{}", fmt::join(claims, ", ")),
+                      painted(fmt::format("{}", fmt::join(claims_of(run), ", ")),
                               is_all_well(run) ? Ink::Green : Ink::Red, style.color),
                       counted(static_cast<std::int64_t>(run.set.reports.size()), "scenario"),
                       counted(compared, "value"), format_seconds(total_s));
@@ -215,13 +212,9 @@ std::string golden_run_text(const GoldenRun& run, double total_s, const TextStyl
 
 std::string golden_run_markdown(const GoldenRun& run) {
   if (!run.writes) return reports_markdown(run.set);
-  std::vector<std::string> claims;
-  for (const auto& [word, count] : counts_of(run))
-    claims.push_back(fmt::format("{} {}", count, word));
-  if (!run.removed.empty()) claims.push_back(fmt::format("{} removed", run.removed.size()));
   ReportSet changed = run.set;
   changed.obsolete_goldens = run.removed;
-  return fmt::format("**{}** of {}\n{}", fmt::join(claims, ", "),
+  return fmt::format("**{}** of {}\n{}", fmt::join(claims_of(run), ", "),
                      counted(static_cast<std::int64_t>(run.set.reports.size()), "scenario"),
                      changed_goldens_markdown(changed));
 }

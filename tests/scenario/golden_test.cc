@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -379,6 +380,49 @@ TEST_CASE("scenarios here and elsewhere do not take each other for obsolete") {
   fs::remove_all(home + "/mine/tp");
   CHECK(hpsim(home, {"golden", "update", "mine", "--golden", frozen}).exit_code == 1);
   CHECK(fs::exists(frozen));
+}
+
+TEST_CASE("what stands beside scenarios keeps out of their golden folder") {
+  const ScratchDirectory scratch;
+  const std::string& home = scratch.path();
+  scratch.write("scenarios/a.json", kUneven);
+  scratch.write("mine/tp/b.json", kCeil);
+  REQUIRE(hpsim(home, {"golden", "update", "."}).exit_code == 0);
+  CHECK(fs::exists(home + "/golden/a.json"));
+  CHECK(fs::exists(home + "/mine/golden/tp/b.json"));
+  for (const char* path : {".", "scenarios", "mine", "mine/tp"})
+    CHECK(hpsim(home, {"golden", "check", path}, "1").exit_code == 0);
+  // One whose golden would lie among those of others.
+  scratch.write("loose.json", kUneven);
+  const std::vector<std::string> before = tree(home);
+  for (const char* path : {".", "loose.json"}) {
+    const ProgramResult result = hpsim(home, {"golden", "update", path});
+    CHECK(result.exit_code == 2);
+    CHECK(contains(result.err,
+                   "loose.json: error: has no place for its golden: golden mirrors "
+                   "scenarios\n  help: move it in there"));
+    CHECK(tree(home) == before);
+  }
+  CHECK(hpsim(home, {"golden", "update", "loose.json", "--golden", "frozen"}).exit_code == 0);
+}
+
+TEST_CASE("Ctrl-C in an update leaves whole goldens and nothing else") {
+  for (const double after_s : {0.0, 0.002, 0.005, 0.01, 0.02, 0.04}) {
+    const ScratchDirectory scratch;
+    const std::string& home = scratch.path();
+    for (int i = 0; i < 40; ++i)
+      scratch.write("scenarios/s" + std::to_string(i) + ".json", kUneven);
+    const ProgramResult result = run_program(
+        {"/usr/bin/env", "-u", "CI", HPSIM_PROGRAM, "golden", "update"},
+        {.directory = home, .signal = SIGINT, .signal_after_s = after_s, .timeout_s = 60});
+    CHECK_FALSE(result.timed_out);
+    if (!fs::exists(home + "/golden")) continue;
+    for (const fs::directory_entry& entry : fs::directory_iterator(home + "/golden")) {
+      CAPTURE(after_s, entry.path());
+      CHECK(entry.path().extension() == ".json");
+      CHECK(Json::parse(read(entry.path()))["golden"] == 1);
+    }
+  }
 }
 
 TEST_CASE("a scenario named twice runs once") {
