@@ -13,6 +13,8 @@ namespace hpsim {
 ///   all_gather      input: elems_in elements; output: group_size * elems_in, in group order
 ///   reduce_scatter  input: group_size * elems_out, in group order; output: sums of own row
 ///   all_reduce      input == output, elems_in == elems_out: sums in place
+///   all_to_all      elems_in == elems_out == group_size * slot, both in group order: slot j of the
+///                   input goes to member j, slot i of the output came from member i
 /// Buffers do not overlap otherwise. Sums are plain: scales are the engine's business.
 struct CollectiveCall {
   std::int64_t plan_step = 0;

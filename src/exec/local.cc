@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
-#include <cstring>
 #include <map>
 #include <new>
 #include <vector>
@@ -12,7 +11,7 @@
 #include "base/error.h"
 #include "engine/rank_engine.h"
 #include "exec/limits.h"
-#include "exec/ordered_sum.h"
+#include "exec/local_collectives.h"
 #include "exec/stopwatch.h"
 #include "mesh/group.h"
 
@@ -69,69 +68,20 @@ class Lockstep {
     }
     // What TP leaves of a bucket may be nothing: then there is nothing to send.
     if (call_of(group[0]).elems_in == 0) return;
-    switch (call_of(group[0]).op) {
-      case CollectiveOp::AllGather:
-        return all_gather(group);
-      case CollectiveOp::ReduceScatter:
-        return reduce_scatter(group, step);
-      case CollectiveOp::AllReduce:
-        return all_reduce(group, step);
-    }
-  }
-
-  void all_gather(const std::vector<Rank>& group) {
-    for (const Rank to : group) {
-      auto* output = static_cast<std::byte*>(call_of(to).output);
-      for (const Rank from : group) {
-        const CollectiveCall& source = call_of(from);
-        const std::int64_t bytes = source.elems_in * size_bytes(source.dtype);
-        std::memcpy(output, source.input, static_cast<std::size_t>(bytes));
-        output += bytes;
-      }
-    }
-  }
-
-  /// sum = the rows number `row` of all members' inputs, in group order; \returns whether it
-  /// rounded
-  [[nodiscard]] bool sum_row(const std::vector<Rank>& group, std::int64_t row, std::int64_t elems,
-                             void* sum) {
-    const DType dtype = call_of(group[0]).dtype;
-    const std::int64_t row_bytes = elems * size_bytes(dtype);
-    bool is_inexact = false;
-    for (std::size_t i = 0; i < group.size(); ++i) {
-      const auto* term = static_cast<const std::byte*>(call_of(group[i]).input) + row * row_bytes;
-      if (i == 0) {
-        std::memcpy(sum, term, static_cast<std::size_t>(row_bytes));
-      } else {
-        is_inexact = add_to(sum, term, elems, dtype) || is_inexact;
-      }
-    }
-    return is_inexact && plan_.scenario.is_exact();
-  }
-
-  void reduce_scatter(const std::vector<Rank>& group, std::int64_t step) {
-    for (std::size_t i = 0; i < group.size(); ++i) {
-      const CollectiveCall& call = call_of(group[i]);
-      if (sum_row(group, static_cast<std::int64_t>(i), call.elems_out, call.output)) {
-        result_.step_record(group[i], step).inexact = 1;
-      }
-    }
-  }
-
-  void all_reduce(const std::vector<Rank>& group, std::int64_t step) {
-    const CollectiveCall& first = call_of(group[0]);
-    std::vector<std::byte> sum(static_cast<std::size_t>(first.elems_in * size_bytes(first.dtype)));
-    const bool is_inexact = sum_row(group, 0, first.elems_in, sum.data());
-    for (const Rank rank : group) {
-      std::memcpy(call_of(rank).output, sum.data(), sum.size());
-      if (is_inexact) result_.step_record(rank, step).inexact = 1;
-    }
+    calls_of_group_.clear();
+    for (const Rank rank : group)
+      calls_of_group_.push_back(&call_of(rank));
+    const std::vector<std::size_t> rounded = exchange_in_process(calls_of_group_);
+    if (!plan_.scenario.is_exact()) return;
+    for (const std::size_t member : rounded)
+      result_.step_record(group[member], step).inexact = 1;
   }
 
   const Plan& plan_;
   RunResult& result_;
   std::vector<std::unique_ptr<RankEngine>> engines_;
   std::vector<std::optional<CollectiveCall>> calls_;  ///< per rank, of the step at hand
+  std::vector<const CollectiveCall*> calls_of_group_;
   std::map<MeshDims, Groups> groups_;
 };
 

@@ -12,9 +12,15 @@ std::string_view name_of(CollectiveOp op) {
       return "reduce_scatter";
     case CollectiveOp::AllReduce:
       return "all_reduce";
+    case CollectiveOp::AllToAll:
+      return "all_to_all";
   }
   HPSIM_CHECK(false, "unknown collective {}", static_cast<int>(op));
   return {};
+}
+
+bool is_reduction(CollectiveOp op) {
+  return op == CollectiveOp::ReduceScatter || op == CollectiveOp::AllReduce;
 }
 
 std::string_view name_of(Phase phase) {

@@ -11,10 +11,14 @@
 
 namespace hpsim {
 
-enum class CollectiveOp { AllGather, ReduceScatter, AllReduce };
+enum class CollectiveOp { AllGather, ReduceScatter, AllReduce, AllToAll };
 
-/// "all_gather", "reduce_scatter", "all_reduce"
+/// "all_gather", "reduce_scatter", "all_reduce", "all_to_all"
 [[nodiscard]] std::string_view name_of(CollectiveOp op);
+
+/// Whether it adds up what members send: reduce_scatter, all_reduce. The others only move it, and
+/// have no scale.
+[[nodiscard]] bool is_reduction(CollectiveOp op);
 
 enum class Phase { Forward, Backward, Optimizer };
 

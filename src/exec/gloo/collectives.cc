@@ -126,6 +126,11 @@ void GlooCollectives::run_typed(const CollectiveCall& call, const Group& group, 
       return bytes_of<T>(call.elems_in) <= kOneRoundBytes
                  ? all_reduce_in_one_round(group, output, call.elems_in, tag)
                  : all_reduce_in_two_rounds(group, output, call.elems_in, tag);
+    case CollectiveOp::AllToAll:
+      HPSIM_CHECK(call.elems_in == call.elems_out && call.elems_in % group.size() == 0,
+                  "an all_to_all of {} to {} elements among {}", call.elems_in, call.elems_out,
+                  group.size());
+      return all_to_all(group, input, output, call.elems_in / group.size(), tag);
   }
 }
 
@@ -139,6 +144,20 @@ void GlooCollectives::all_gather(const Group& group, const T* input, T* output, 
   group.for_each_peer([&](std::int64_t peer) { exchange.send(group.rank(peer), input, size); });
   T* const own = output + group.me * elems;
   if (own != input) std::copy_n(input, elems, own);
+  exchange.finish_receives();
+  exchange.finish_sends();
+}
+
+template <class T>
+void GlooCollectives::all_to_all(const Group& group, const T* input, T* output, std::int64_t slot,
+                                 std::uint64_t tag) {
+  Exchange exchange(*context_, waiting_for_, tag, kOnePiece);
+  const std::int64_t size = bytes_of<T>(slot);
+  group.for_each_peer(
+      [&](std::int64_t peer) { exchange.receive(group.rank(peer), output + peer * slot, size); });
+  group.for_each_peer(
+      [&](std::int64_t peer) { exchange.send(group.rank(peer), input + peer * slot, size); });
+  std::copy_n(input + group.me * slot, slot, output + group.me * slot);
   exchange.finish_receives();
   exchange.finish_sends();
 }

@@ -52,6 +52,9 @@ class GlooCollectives {
   void all_gather(const Group& group, const T* input, T* output, std::int64_t elems,
                   std::uint64_t tag);
   template <class T>
+  void all_to_all(const Group& group, const T* input, T* output, std::int64_t slot,
+                  std::uint64_t tag);
+  template <class T>
   void reduce_scatter(const Group& group, const T* input, T* output, std::int64_t elems,
                       std::uint64_t tag);
   template <class T>

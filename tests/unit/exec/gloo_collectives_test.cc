@@ -1,9 +1,13 @@
 #include <fmt/format.h>
+#include <gloo/common/error.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include "base/interval.h"
@@ -153,6 +157,196 @@ TEST_CASE("collectives of sub-groups follow the order of the mesh, not of rank n
   check_all_collectives(Mesh({2, 2}, {"rep", "fsdp"}, {3, 0, 2, 1}));
   check_all_collectives(Mesh({2, 3}, {"rep", "fsdp"}, {5, 1, 0, 4, 2, 3}));
   check_all_collectives(Mesh({2, 4}, {"rep", "fsdp"}, {7, 2, 5, 0, 1, 6, 3, 4}));
+}
+
+/// Bits that tell what a message is and where it begins: 8 ranks, 16 cases, 2^20 elements. Taken as
+/// floating point they are no NaN, and copying keeps them.
+template <class Bits>
+Bits first_label(Rank from, Rank to, std::int64_t case_number) {
+  return static_cast<Bits>((case_number % 16 * 8 + from.value) * 8 + to.value) << 20;
+}
+
+constexpr std::int64_t kLargestSlotBytes = 4 << 20;
+
+/// One element; odd; a little over 64 KiB; the largest.
+template <class Bits>
+std::vector<std::size_t> slots_of() {
+  return {1, 7, (64 << 10) / sizeof(Bits) + 3, kLargestSlotBytes / sizeof(Bits)};
+}
+
+/// Memory of one rank, used again and again: fresh pages cost more than the exchange.
+struct Buffers {
+  explicit Buffers(std::int64_t num_ranks)
+      : input(static_cast<std::size_t>(num_ranks * kLargestSlotBytes)), output(input.size()) {}
+  std::vector<std::byte> input, output;
+};
+
+/// Elements that are not `first`, `first` + 1, ...
+template <class Bits>
+std::int64_t count_wrong(std::span<const Bits> slot, Bits first) {
+  std::int64_t wrong = 0;
+  for (std::size_t i = 0; i < slot.size(); ++i)
+    wrong += slot[i] != first + static_cast<Bits>(i);
+  return wrong;
+}
+
+template <class Bits>
+void run_all_to_all(RankSession& session, RankGroup& group, DType dtype, std::size_t slot,
+                    std::int64_t case_number, Buffers& buffers, Tally& tally) {
+  const Rank me = session.rank();
+  const std::size_t elems = slot * group.members.size();
+  const std::span<Bits> input(reinterpret_cast<Bits*>(buffers.input.data()), elems);
+  const std::span<Bits> output(reinterpret_cast<Bits*>(buffers.output.data()), elems);
+  for (std::size_t m = 0; m < group.members.size(); ++m) {
+    const std::span<Bits> to = input.subspan(m * slot, slot);
+    std::iota(to.begin(), to.end(), first_label<Bits>(me, group.members[m], case_number));
+  }
+  std::fill(output.begin(), output.end(), ~Bits{0});
+  const auto count = static_cast<std::int64_t>(elems);
+  (void)session.communicate(
+      {0, CollectiveOp::AllToAll, dtype, input.data(), output.data(), count, count}, group,
+      static_cast<std::uint64_t>(case_number));
+  for (std::size_t m = 0; m < group.members.size(); ++m) {
+    const Rank peer = group.members[m];
+    tally.wrong +=
+        count_wrong<Bits>(output.subspan(m * slot, slot), first_label<Bits>(peer, me, case_number));
+    tally.wrong +=
+        count_wrong<Bits>(input.subspan(m * slot, slot), first_label<Bits>(me, peer, case_number));
+  }
+  tally.compared += count;
+}
+
+void check_all_to_all(const Mesh& mesh) {
+  const auto block = map_shared(sizeof(Tally));
+  Tally& tally = *new (block.get()) Tally;
+  const std::int64_t n = mesh.num_ranks();
+  const auto describe = [](std::int64_t) { return std::string("a case"); };
+  RunOptions options;
+  options.timeout_s = 60;
+  const RanksRun run = run_ranks(n, options, describe, [&](RankSession& session) {
+    Buffers buffers(n);
+    std::int64_t case_number = 0;
+    for (RankGroup& group : groups_in(mesh, session.rank())) {
+      for (const std::size_t slot : slots_of<std::uint32_t>()) {
+        run_all_to_all<std::uint32_t>(session, group, DType::Float32, slot, ++case_number, buffers,
+                                      tally);
+      }
+      for (const std::size_t slot : slots_of<std::uint64_t>()) {
+        run_all_to_all<std::uint64_t>(session, group, DType::Float64, slot, ++case_number, buffers,
+                                      tally);
+      }
+    }
+  });
+  // By hand: 1 + 7 + (16,384 + 3) + 1,048,576 float32 of each member, and 1 + 7 + (8,192 + 3) +
+  // 524,288 float64.
+  std::int64_t expected_count = 0;
+  for (const RankGroup& group : groups_in(mesh, Rank{0}))
+    expected_count += n * static_cast<std::int64_t>(group.members.size()) * (1'064'971 + 532'491);
+  CHECK(tally.compared == expected_count);
+  CHECK(tally.wrong == 0);
+  CHECK(run.output == "");
+}
+
+TEST_CASE("an all-to-all hands slot j to member j and keeps them in group order, on 2 to 8 ranks") {
+  for (std::int64_t n = 2; n <= 8; ++n) {
+    CAPTURE(n);
+    check_all_to_all(Mesh({n}, {"tp"}));
+  }
+}
+
+TEST_CASE("an all-to-all of a sub-group follows the order of the mesh, not of rank numbers") {
+  check_all_to_all(Mesh({2, 2}, {"fsdp", "tp"}, {3, 0, 2, 1}));
+  check_all_to_all(Mesh({2, 3}, {"fsdp", "tp"}, {5, 1, 0, 4, 2, 3}));
+  check_all_to_all(Mesh({2, 4}, {"fsdp", "tp"}, {7, 2, 5, 0, 1, 6, 3, 4}));
+}
+
+constexpr std::array<CollectiveOp, 4> kOps = {CollectiveOp::AllGather, CollectiveOp::ReduceScatter,
+                                              CollectiveOp::AllReduce, CollectiveOp::AllToAll};
+constexpr std::int64_t kTrio = 3;
+constexpr std::int64_t kSlot = 5;
+using Slots = std::array<float, kTrio * kSlot>;
+
+constexpr bool moves_slots(CollectiveOp op) {
+  return op == CollectiveOp::AllGather || op == CollectiveOp::AllToAll;
+}
+
+/// What a rank of three was left with; it sent ones.
+struct Entered {
+  std::atomic<bool> failed;
+  Slots output;
+
+  /// Numbers that need another tag than one's own: of the first two what the last one sends, of the
+  /// last one what the others send; sums, of everybody.
+  [[nodiscard]] std::vector<float> foreign(CollectiveOp op, std::int64_t place) const {
+    Interval range{0, kSlot};
+    if (moves_slots(op)) {
+      range = place < 2 ? Interval{2 * kSlot, 3 * kSlot} : Interval{0, 2 * kSlot};
+    }
+    return {output.begin() + range.begin, output.begin() + range.end};
+  }
+};
+
+/// Enters `op` with one tag, the last of the three perhaps with another one.
+void enter(RankSession& session, CollectiveOp op, bool same_tags, Entered& entered) {
+  const bool in_place = op == CollectiveOp::AllReduce;
+  const std::int64_t place = session.rank().value % kTrio;
+  const Rank first{session.rank().value - place};
+  RankGroup trio;
+  trio.members = {first, Rank{first.value + 1}, Rank{first.value + 2}};
+  Slots input;
+  input.fill(1);
+  entered.output.fill(in_place ? 1.0F : 9.0F);
+  const CollectiveCall call{
+      .op = op,
+      .input = in_place ? entered.output.data() : input.data(),
+      .output = entered.output.data(),
+      .elems_in = op == CollectiveOp::AllGather || in_place ? kSlot : kTrio * kSlot,
+      .elems_out = moves_slots(op) ? kTrio * kSlot : kSlot};
+  try {
+    (void)session.communicate(call, trio, place == 2 && !same_tags ? 8 : 7);
+    session.meet();
+  } catch (const gloo::Exception&) {
+    entered.failed = true;
+  }
+}
+
+/// Three ranks for each op, all at once, with no parent that would end them at the first
+/// difference.
+std::shared_ptr<std::byte> enter_in_trios(bool same_tags) {
+  constexpr auto kNumRanks = kTrio * static_cast<std::int64_t>(kOps.size());
+  const double timeout_s = same_tags ? 60 : 5;
+  auto block = map_shared(kNumRanks * static_cast<std::int64_t>(sizeof(Entered)));
+  auto* const entered = reinterpret_cast<Entered*>(block.get());
+  const ControlBlock control(kNumRanks);
+  RankProcesses processes(kNumRanks, [&](Rank rank) {
+    RankSession session(control, rank, timeout_s);
+    session.connect();
+    enter(session, kOps.at(static_cast<std::size_t>(rank.value / kTrio)), same_tags,
+          entered[rank.value]);
+  });
+  const auto has_ended = [](const ProcessState& state) { return state.ended(); };
+  while (!std::all_of(processes.states().begin(), processes.states().end(), has_ended))
+    processes.wait(std::chrono::milliseconds(100));
+  for (const ProcessState& state : processes.states())
+    CHECK(state == ProcessState{ProcessState::Kind::Exited, 0});
+  return block;
+}
+
+TEST_CASE("ranks that enter with different tags exchange nothing, whatever the collective") {
+  for (const bool same_tags : {true, false}) {
+    const auto block = enter_in_trios(same_tags);
+    const auto* const entered = reinterpret_cast<const Entered*>(block.get());
+    for (std::size_t i = 0; i < kOps.size() * kTrio; ++i) {
+      const CollectiveOp op = kOps.at(i / kTrio);
+      const auto place = static_cast<std::int64_t>(i % kTrio);
+      CAPTURE(same_tags, name_of(op), place);
+      CHECK(entered[i].failed == !same_tags);
+      const float untouched = op == CollectiveOp::AllReduce ? 1 : 9;
+      const float received = moves_slots(op) ? 1 : 3;
+      for (const float value : entered[i].foreign(op, place))
+        CHECK(value == (same_tags ? received : untouched));
+    }
+  }
 }
 
 TEST_CASE("a rank learns whether a sum that it made rounded") {
