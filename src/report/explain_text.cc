@@ -329,7 +329,7 @@ class Section {
     std::vector<std::string> parts;
     for (const LifeStep& each : facts_.life) {
       const Step& s = step(each.step);
-      if (!s.collective || s.collective->op == CollectiveOp::AllGather) continue;
+      if (!s.collective || !is_reduction(s.collective->op)) continue;
       parts.push_back(fmt::format("{} over {}", name_of(s.collective->op),
                                   dims_text(mesh_, s.collective->dims)));
     }

@@ -198,7 +198,7 @@ class PlanText {
     line.work[2] = elements_text(spec);
     if (dtypes_.size() > 1) line.work[2] += fmt::format(" {}", name_of(spec.dtype));
     line.work[3] = bytes_text(spec);
-    if (spec.op != CollectiveOp::AllGather) {
+    if (is_reduction(spec.op)) {
       line.work[4] = format_factor(spec.scale);
       if (spec.prescale != 1) {
         line.work[4] = fmt::format("{} in, {}", format_factor(spec.prescale), line.work[4]);

@@ -61,7 +61,7 @@ std::string count_text(const Report& report, const CollectiveKind& kind) {
 }
 
 std::string scale_text(const CollectiveKind& kind) {
-  if (kind.op == CollectiveOp::AllGather) return {};
+  if (!is_reduction(kind.op)) return {};
   if (!kind.scale) return "sum, scales differ";
   return *kind.scale == 1 ? "sum" : "sum x " + format_factor(*kind.scale);
 }

@@ -22,6 +22,8 @@ nlohmann::ordered_json small_report() {
       {"op": "all_gather", "phase": "backward", "step": 0},
       {"op": "reduce_scatter", "phase": "backward", "step": 0},
       {"op": "all_reduce", "phase": "optimizer", "step": 0},
+      {"op": "all_to_all", "phase": "forward", "step": 1},
+      {"op": "all_to_all", "phase": "backward", "step": 1},
       {"op": "all_gather", "phase": "forward", "step": 1},
       {"op": "reduce_scatter", "phase": "backward", "step": 1}],
     "losses": [0.5, 0.25], "baseline_losses": [0.5, 0.25], "grad_norms": [1, 2],
@@ -124,10 +126,13 @@ TEST_CASE("counts are compared in every step, by phase") {
     std::vector<std::pair<std::int64_t, double>> got;  ///< step and count of each finding
   };
   const std::vector<CountRow> rows = {
-      {R"json({"counts": {"reduce_scatter": 1, "all_reduce": 0, "all_to_all": 0}})json", {}},
+      {R"json({"counts": {"reduce_scatter": 1, "all_reduce": 0}})json", {}},
       {R"json({"counts": {"all_gather": 2}})json", {{1, 1}}},
       {R"json({"counts": {"all_gather": 1}})json", {{0, 2}}},
       {R"json({"counts": {"all_reduce": 1}})json", {{0, 0}, {1, 0}}},
+      {R"json({"counts": {"all_to_all": 2}})json", {{0, 0}}},
+      {R"json({"counts": {"all_to_all": 0}})json", {{1, 2}}},
+      {R"json({"optimizer_counts": {"all_to_all": 0}})json", {}},
       {R"json({"optimizer_counts": {"all_reduce": 1}})json", {{1, 0}}},
       {R"json({"optimizer_counts": {"all_gather": 0}})json", {}},
   };
