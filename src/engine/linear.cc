@@ -74,8 +74,13 @@ void linear_parameter_gradients(const T* x, const T* dy, std::int64_t batch,
     as_matrix(block, rows, in).noalias() = dy_map.middleCols(first, rows).transpose() * x_map;
   });
   if (bias_gradient.data == nullptr) return;
+  // Sample after sample: Eigen's sum over a column goes in another order where the block begins at
+  // another address, and copies of a gradient must agree in every bit.
   bias_gradient.each_block([&](T* block, std::int64_t first, std::int64_t rows) {
-    as_matrix(block, 1, rows).row(0) = dy_map.middleCols(first, rows).colwise().sum();
+    auto sum = as_matrix(block, 1, rows);
+    sum.setZero();
+    for (std::int64_t n = 0; n < batch; ++n)
+      sum.row(0) += dy_map.row(n).segment(first, rows);
   });
 }
 

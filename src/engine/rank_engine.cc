@@ -54,7 +54,9 @@ class RankEngineOf : public RankEngine {
         record_(result.rank_record(rank)),
         memory_(*plan, rank, result),
         arithmetic_(plan->scenario.is_exact(), rank, result),
-        model_(plan->scenario, rank, memory_, arithmetic_),
+        model_(plan->scenario.model.is_elementwise()
+                   ? make_elementwise_model<T>(*plan, rank, memory_, arithmetic_)
+                   : make_module_model<T>(*plan, rank, memory_, arithmetic_)),
         states_(static_cast<std::size_t>(optimizer_.num_state_tensors())) {
     for (auto& tensors : states_)
       tensors.resize(plan_.parameters.size());
@@ -73,15 +75,20 @@ class RankEngineOf : public RankEngine {
       case StepKind::Reshard:
         memory_.reshard(step.bucket);
         break;
+      case StepKind::Redistribute: {
+        const auto ends = model_->begin_redistribute(step.redistribution);
+        if (step.collective) return call(plan_step, ends.input, ends.output);
+        break;
+      }
       case StepKind::Forward:
-        model_.forward(step.module);
+        model_->forward(step.module);
         break;
       case StepKind::Loss:
-        record_losses(model_.loss());
+        record_losses(model_->loss());
         break;
       case StepKind::Backward:
         memory_.begin_gradients(step.module);
-        model_.backward(step.module);
+        model_->backward(step.module);
         break;
       case StepKind::ReduceScatter: {
         const auto ends = memory_.begin_reduce_scatter(step.bucket);
@@ -112,6 +119,7 @@ class RankEngineOf : public RankEngine {
   void finish(std::int64_t plan_step) override {
     const Step& step = step_at(plan_step);
     if (step.kind == StepKind::Unshard) memory_.end_unshard(step.bucket);
+    if (step.kind == StepKind::Redistribute) model_->finish_redistribute(step.redistribution);
     if (step.kind == StepKind::ReduceScatter) memory_.end_reduce_scatter(step.bucket);
     if (step.kind == StepKind::ReduceScatter || step.kind == StepKind::AllReduce) {
       const std::span<T> part =
@@ -133,7 +141,7 @@ class RankEngineOf : public RankEngine {
     step_ = step;
     memory_.enter_step(step);
     arithmetic_.enter_step(step);
-    model_.enter_step(step);
+    model_->enter_step(step);
   }
 
   void scale(T* data, std::int64_t elems, double factor) {
@@ -224,7 +232,7 @@ class RankEngineOf : public RankEngine {
   RankRecord& record_;
   RankMemory<T> memory_;
   ExactArithmetic arithmetic_;
-  LocalModel<T> model_;
+  std::unique_ptr<LocalModel<T>> model_;
   std::int64_t step_ = 0;                       ///< optimizer step
   std::vector<std::vector<Buffer<T>>> states_;  ///< [state tensor][parameter]
 };

@@ -16,7 +16,8 @@ struct Pass {
   bool (*holds_after)(const Plan&);
 };
 
-constexpr std::array<Pass, 4> kPasses = {{
+constexpr std::array<Pass, 5> kPasses = {{
+    {"lay_out_activations", lay_out_activations, has_activations},
     {"lay_out_parameters", lay_out_parameters, has_parameters},
     {"form_buckets", form_buckets, has_buckets},
     {"schedule_compute", schedule_compute, has_compute},

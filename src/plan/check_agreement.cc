@@ -1,9 +1,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "plan/activation_replay.h"
 #include "plan/plan_checks.h"
 
 namespace hpsim {
@@ -34,13 +36,15 @@ class Replay {
       const Bucket& bucket = plan.buckets[index_of(state)];
       state.is_gathered = bucket.sharded_group.size == 1;
     }
+    if (!model.is_elementwise()) activations_.emplace(plan);
     begin_step();
   }
 
   PlanCheckOutcome run() {
     outcome_.id = CheckId::PlanAgreement;
     for (const Step& step : plan_.steps) {
-      if (step.collective) check_collective(step);
+      if (step.collective && step.bucket >= 0) check_collective(step);
+      if (activations_) follow_activations(step);
       replay(step);
     }
     return std::move(outcome_);
@@ -76,7 +80,11 @@ class Replay {
   }
 
   [[nodiscard]] std::string subject(const Step& step) const {
-    if (step.bucket < 0) return fmt::format("module {}", step.module);
+    if (step.bucket < 0) {
+      return step.module < 0
+                 ? std::string("the model")
+                 : fmt::format("\"{}\"", module_name(plan_.scenario.model, step.module));
+    }
     const Bucket& bucket = plan_.buckets.at(static_cast<std::size_t>(step.bucket));
     return fmt::format("unit \"{}\"", plan_.unit_name(bucket));
   }
@@ -125,6 +133,12 @@ class Replay {
     });
   }
 
+  void follow_activations(const Step& step) {
+    const auto fault = activations_->take(step);
+    expect(!fault, fault ? fault->code : FindingCode::CommOrder, step,
+           [&] { return fault->message; });
+  }
+
   void replay(const Step& step) {
     BucketState* state =
         step.bucket >= 0 ? &state_.at(static_cast<std::size_t>(step.bucket)) : nullptr;
@@ -170,6 +184,7 @@ class Replay {
                [] { return "it is stored before its backward, or twice"; });
         state->is_stored = true;
         break;
+      case StepKind::Redistribute:
       case StepKind::Loss:
         break;
       case StepKind::Optimizer:
@@ -190,6 +205,7 @@ class Replay {
   const Plan& plan_;
   std::vector<BucketState> state_;
   std::vector<std::vector<int>> buckets_of_module_;
+  std::optional<ActivationReplay> activations_;
   PlanCheckOutcome outcome_;
 };
 

@@ -122,6 +122,12 @@ class Facts {
   [[nodiscard]] bool splits_batch(int mesh_dim) const {
     return contains(scenario_.data.data_dims, mesh_dim);
   }
+  [[nodiscard]] std::string_view why_complete(int mesh_dim) const {
+    if (splits_batch(mesh_dim)) return "the samples of all ranks there were put together before it";
+    return contains(parameter_.sharded_group.dims, mesh_dim)
+               ? "ranks there see the same samples; each keeps its own part"
+               : "ranks there see the same samples";
+  }
 
   [[nodiscard]] std::vector<GradientFact> gradient() const {
     std::vector<GradientFact> facts;
@@ -136,14 +142,12 @@ class Facts {
         fact.state = GradientState::Cut;
         fact.why = splits_batch(dim) ? "the rank's part of it, from the samples of all ranks there"
                                      : "the rank's part of it";
-      } else if (splits_batch(dim)) {
+      } else if (contains(parameter_.partial_dims, dim)) {
         fact.state = GradientState::Partial;
         fact.why = "the batch is split over it";
       } else {
         fact.state = GradientState::Complete;
-        fact.why = contains(parameter_.sharded_group.dims, dim)
-                       ? "ranks there see the same samples; each keeps its own part"
-                       : "ranks there see the same samples";
+        fact.why = why_complete(dim);
       }
       facts.push_back(std::move(fact));
     }
@@ -243,6 +247,7 @@ class Facts {
         case StepKind::Optimizer:
           parameter(false, false, shard, shard);
           break;
+        case StepKind::Redistribute:
         case StepKind::Loss:
           continue;
       }

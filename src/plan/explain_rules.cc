@@ -72,12 +72,24 @@ class Rules {
     return {extent(tensor_dim)};
   }
 
+  /// What of the scenario places it there: its module's style, or placements.
+  [[nodiscard]] std::string source_of(int mesh_dim) const {
+    const ParameterSpec& spec = scenario_.parameters[static_cast<std::size_t>(p_)];
+    if (!scenario_.styles.empty() && scenario_.roles.tp_dim == mesh_dim) {
+      const ParallelStyle style = scenario_.styles[static_cast<std::size_t>(spec.module)];
+      const int cut = cut_dims(placement(mesh_dim)).at(0);
+      const bool is_of_style = (style == ParallelStyle::Colwise && cut == 0) ||
+                               (style == ParallelStyle::Rowwise && cut == 1);
+      if (is_of_style) return fmt::format("style {} of its module", name_of(style));
+    }
+    return "as the scenario's placements say";
+  }
+
   [[nodiscard]] std::string placed_rule(int mesh_dim) const {
     const int tensor_dim = cut_dims(placement(mesh_dim)).at(0);
     const bool is_tp = scenario_.roles.tp_dim == mesh_dim;
-    std::string text =
-        fmt::format("as the scenario's placements say, role {} (multi-dim RFC 2.1.1)",
-                    is_tp ? "tp_dim" : "ep_dim");
+    std::string text = fmt::format("{}, role {} (multi-dim RFC 2.1.1)", source_of(mesh_dim),
+                                   is_tp ? "tp_dim" : "ep_dim");
     const std::int64_t size = mesh_.size(mesh_dim);
     const MeshDims before = cut_before(mesh_dim, tensor_dim);
     if (size == 1) return text + ": one rank, nothing is cut";

@@ -1,6 +1,41 @@
 #include "plan/plan.h"
 
+#include <fmt/format.h>
+
 namespace hpsim {
+
+std::vector<Placement> input_layout(const Scenario& scenario) {
+  std::vector<Placement> layout(static_cast<std::size_t>(scenario.mesh.num_dims()), Replicate{});
+  for (const int dim : scenario.data.data_dims)
+    layout.at(static_cast<std::size_t>(dim)) = Shard{0};
+  return layout;
+}
+
+std::string activation_text(const Plan& plan, const Redistribution& redistribution) {
+  const ModelSpec& model = plan.scenario.model;
+  const int asker = redistribution.asked_by;
+  if (asker < 0) return "output of the model";
+  const bool is_output = redistribution.activation > asker;
+  return fmt::format("{}{} of \"{}\"", redistribution.is_gradient ? "gradient of the " : "",
+                     is_output ? "output" : "input", module_name(model, asker));
+}
+
+std::string payload_text(const Plan& plan, const Step& step) {
+  if (step.redistribution < 0)
+    return fmt::format("unit \"{}\"", plan.unit_name(plan.bucket(step.bucket)));
+  return activation_text(plan,
+                         plan.redistributions.at(static_cast<std::size_t>(step.redistribution)));
+}
+
+std::vector<std::string> units_of_modules(const Plan& plan) {
+  std::vector<std::string> units(plan.scenario.model.modules.size());
+  for (std::size_t p = 0; p < plan.parameters.size() && !units.empty(); ++p) {
+    const Bucket& bucket = plan.bucket(plan.parameters[p].bucket);
+    if (bucket.is_ignored) continue;
+    units.at(static_cast<std::size_t>(plan.scenario.parameters[p].module)) = plan.unit_name(bucket);
+  }
+  return units;
+}
 
 PerCoordinate partial_elems(const Plan& plan, const Bucket& bucket, const PartialRange& range) {
   PerCoordinate elems;

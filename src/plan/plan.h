@@ -6,6 +6,7 @@
 
 #include "base/finding.h"
 #include "base/ids.h"
+#include "layout/redistribute.h"
 #include "layout/shard_cut.h"
 #include "layout/tensor_layout.h"
 #include "mesh/mesh.h"
@@ -33,6 +34,7 @@ struct PlannedParameter {
   GroupInfo sharded_group;           ///< reduce-scatter: ranks that hold different shards
   GroupInfo unsharded_group;         ///< all-reduce: copies inside the fully_shard domain
   GroupInfo partial_group;           ///< other mesh dims on which the gradient is Partial
+  MeshDims partial_dims;  ///< all mesh dims on which it is: what backward leaves are terms of a sum
   int bucket = -1;
   PerCoordinate offset_elems;  ///< of its slot in the bucket's row
   PerCoordinate padded_elems;  ///< of its slot
@@ -73,13 +75,35 @@ struct Bucket {
   [[nodiscard]] PerCoordinate gathered_elems() const { return row_elems.times(sharded_group.size); }
 };
 
+/// The layouts of a module's activations [batch, features]: one placement per mesh dim.
+struct ModuleLayout {
+  std::vector<Placement> input;           ///< that it computes with
+  std::vector<Placement> output;          ///< that it computes
+  std::vector<Placement> given;           ///< that it hands on: its style may ask for another one
+  std::vector<Placement> input_gradient;  ///< that its backward computes
+  /// Mesh dims along which its ranks hold different samples.
+  [[nodiscard]] MeshDims batch_dims() const { return cutting_order(input, 0); }
+};
+
+/// One change of the layout of an activation, or of its gradient.
+struct Redistribution {
+  int activation = 0;  ///< the input of that module; number of modules: the output of the model
+  int asked_by = -1;   ///< module that takes it so, or hands it on so; -1: the loss
+  bool is_gradient = false;
+  std::int64_t features = 0;  ///< of the activation, on all ranks together
+  Transition transition;
+};
+
 /// The SPMD plan: what every executor runs, the memory ledger counts and reports print. It speaks
 /// in mesh dims, never in ranks.
 struct Plan {
   Scenario scenario;
-  std::vector<PlannedParameter> parameters;  ///< like Scenario::parameters
-  std::vector<Bucket> buckets;               ///< by unit, in the order of first use
-  std::vector<Step> steps;                   ///< all optimizer steps, in order
+  std::vector<PlannedParameter> parameters;     ///< like Scenario::parameters
+  std::vector<ModuleLayout> modules;            ///< like ModelSpec::modules
+  std::vector<Placement> output;                ///< layout in which the loss takes it
+  std::vector<Bucket> buckets;                  ///< by unit, in the order of first use
+  std::vector<Redistribution> redistributions;  ///< of one optimizer step, in order
+  std::vector<Step> steps;                      ///< all optimizer steps, in order
 
   [[nodiscard]] const Mesh& mesh() const { return scenario.mesh; }
   [[nodiscard]] const PlannedParameter& parameter(int p) const {
@@ -92,6 +116,20 @@ struct Plan {
     return scenario.units.at(static_cast<std::size_t>(bucket.unit)).name;
   }
 };
+
+/// The layout of the model's input: the batch is split over data_dims.
+[[nodiscard]] std::vector<Placement> input_layout(const Scenario& scenario);
+
+/// What a redistribution is about: "input of \"up\"", "output of \"down\"", "output of the model",
+/// "gradient of the input of \"up\"".
+[[nodiscard]] std::string activation_text(const Plan& plan, const Redistribution& redistribution);
+
+/// What a collective carries: "unit \"l0\"", or the activation_text of its redistribution.
+/// \pre the step has a bucket or a redistribution
+[[nodiscard]] std::string payload_text(const Plan& plan, const Step& step);
+
+/// The name of the unit of every module; empty for modules without parameters.
+[[nodiscard]] std::vector<std::string> units_of_modules(const Plan& plan);
 
 /// Elements of the slots of a range.
 [[nodiscard]] PerCoordinate partial_elems(const Plan& plan, const Bucket& bucket,

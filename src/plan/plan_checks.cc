@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "layout/coverage.h"
+#include "plan/activation_replay.h"
 #include "plan/rank_layout.h"
 
 namespace hpsim {
@@ -187,20 +188,24 @@ PlanCheckOutcome check_sync_set(const Plan& plan) {
   const auto reset = [&] {
     of_parameter.assign(plan.parameters.size(), Reductions{std::vector<int>(num_dims, 0)});
   };
+  std::optional<ActivationReplay> activations;
+  if (!plan.scenario.model.is_elementwise()) activations.emplace(plan);
+  const auto is_partial_along = [&](std::size_t p, int dim) {
+    if (contains(cutting_dims(plan.parameters[p].unsharded), dim)) return false;
+    // Ranks along it saw different samples: their gradients are terms of one sum.
+    if (!activations) return contains(plan.scenario.data.data_dims, dim);
+    return contains(activations->batch_dims(plan.scenario.parameters[p].module), dim);
+  };
   const auto judge = [&](std::int64_t step) {
     for (std::size_t p = 0; p < plan.parameters.size(); ++p) {
       const PlannedParameter& parameter = plan.parameters[p];
       const Reductions& got = of_parameter[p];
       const double wanted_scale =
           gradient_factor(plan.scenario, static_cast<int>(p)) / gradient_divisor(plan.scenario);
-      const MeshDims placed = cutting_dims(parameter.unsharded);
       for (int dim = 0; dim < mesh.num_dims(); ++dim) {
         if (mesh.size(dim) == 1) continue;
         recorder.count();
-        // Ranks along a data dim saw different samples: their gradients are terms of one sum. Not
-        // so where they hold different parts: each then uses the samples of all.
-        const bool is_partial =
-            contains(plan.scenario.data.data_dims, dim) && !contains(placed, dim);
+        const bool is_partial = is_partial_along(p, dim);
         const int wanted = is_partial ? 1 : 0;
         const int times = got.times[static_cast<std::size_t>(dim)];
         if (times == wanted) continue;
@@ -224,6 +229,7 @@ PlanCheckOutcome check_sync_set(const Plan& plan) {
   };
   reset();
   for (const Step& step : plan.steps) {
+    if (activations) static_cast<void>(activations->take(step));  // judged by check_agreement
     if (step.kind == StepKind::Optimizer) {
       judge(step.step);
       reset();

@@ -20,13 +20,15 @@ struct PlanCheckOutcome {
 /// of ranks); slots lie end to end in their bucket's row, and every shard fits into its slot.
 [[nodiscard]] PlanCheckOutcome check_coverage(const Plan& plan);
 
-/// Per parameter, optimizer step and mesh dim of more than one rank: Partial (the batch is split
-/// along it, and the parameter is not cut along it by TP or EP) must be reduced once, complete
+/// Per parameter, optimizer step and mesh dim of more than one rank: Partial (TP and EP do not cut
+/// the parameter along it, and ranks along it saw different samples: of elementwise parameters
+/// those of data_dims, of modules what an ActivationReplay says) must be reduced once, complete
 /// never; and the factors of all steps multiply to k/F.
 [[nodiscard]] PlanCheckOutcome check_sync_set(const Plan& plan);
 
 /// Replays the steps: every collective fits its bucket and comes when its operands exist, every
-/// compute step sees gathered parameters, every bucket is stored once before the optimizer.
+/// compute step sees gathered parameters and activations in a layout with which it can compute
+/// (ActivationReplay), every bucket is stored once before the optimizer.
 [[nodiscard]] PlanCheckOutcome check_agreement(const Plan& plan);
 
 /// The boxes that placements imply are those that the cut gives, at coordinates with shards of

@@ -42,6 +42,8 @@ std::string_view name_of(StepKind kind) {
       return "unshard";
     case StepKind::Reshard:
       return "reshard";
+    case StepKind::Redistribute:
+      return "redistribute";
     case StepKind::Forward:
       return "forward";
     case StepKind::Loss:

@@ -44,6 +44,7 @@ struct CollectiveSpec {
 enum class StepKind {
   Unshard,        ///< gather a bucket's parameters (collective: all_gather)
   Reshard,        ///< free the gathered parameters of a bucket
+  Redistribute,   ///< an activation or its gradient to another layout (collective, or local)
   Forward,        ///< one module, or one elementwise parameter
   Loss,           ///< local loss and the gradient of the output
   Backward,       ///< one module, or one elementwise parameter
@@ -71,8 +72,10 @@ struct Step {
   std::int64_t step = 0;         ///< optimizer step, from 0
   std::int64_t micro_batch = 0;  ///< from 0
   int bucket = -1;
-  int module = -1;   ///< into ModelSpec::modules, or ModelSpec::elementwise
-  int partial = -1;  ///< AllReduce only: into Bucket::partials; -1: the whole row
+  int module = -1;  ///< into ModelSpec::modules, or ModelSpec::elementwise; of Redistribute the one
+                    ///< that asks for it, -1 for the loss
+  int partial = -1;         ///< AllReduce only: into Bucket::partials; -1: the whole row
+  int redistribution = -1;  ///< Redistribute only: into Plan::redistributions
   std::optional<CollectiveSpec> collective;
   double local_scale = 1;  ///< ScaleGradient only: k/F
   Why why;

@@ -61,19 +61,22 @@ Json golden_parameter(const Scenario& scenario, const PlannedParameter& paramete
 /// Number of buckets by unit.
 std::map<std::string, int> bucket_counts(const Report& report) {
   std::map<std::string, int> counts;
-  for (const BucketReport& bucket : report.buckets)
-    ++counts[bucket.unit];
+  for (const PayloadReport& payload : report.payloads)
+    counts[payload.unit] += payload.activation.empty() ? 1 : 0;
   return counts;
 }
 
 /// A line per collective; params only where they are not all of the unit's.
 Json golden_collective(const Report& report, const CollectiveReport& collective,
                        const std::map<std::string, int>& num_buckets, bool lists_ranks) {
-  const Json full = collective_json(report.scenario->mesh, report.buckets, collective, lists_ranks);
+  const Json full =
+      collective_json(report.scenario->mesh, report.payloads, collective, lists_ranks);
   Json json{{"op", full["op"]}, {"unit", full["unit"]}};
+  if (full.contains("activation")) json["activation"] = full["activation"];
   const auto of_unit = num_buckets.find(full["unit"].get<std::string>());
   const bool shares_unit = of_unit != num_buckets.end() && of_unit->second > 1;
-  if (shares_unit || collective.partial >= 0) json["params"] = full["params"];
+  const bool has_params = !full["params"].empty();
+  if (has_params && (shares_unit || collective.partial >= 0)) json["params"] = full["params"];
   if (collective.micro_batch > 0) json["micro_batch"] = collective.micro_batch;
   json["mesh_dims"] = full["mesh_dims"];
   json["dtype"] = full["dtype"];
@@ -92,7 +95,7 @@ bool do_the_same(const Collectives& a, const Collectives& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(),
                     [](const CollectiveReport* x, const CollectiveReport* y) {
                       return x->phase == y->phase && x->micro_batch == y->micro_batch &&
-                             x->bucket == y->bucket && x->partial == y->partial &&
+                             x->payload == y->payload && x->partial == y->partial &&
                              x->spec == y->spec;
                     });
 }
@@ -245,9 +248,11 @@ Json make_golden(const Report& report) {
   golden["parameters"] = list_json(report.parameters, [&](const PlannedParameter& parameter) {
     return golden_parameter(scenario, parameter, lists_ranks);
   });
-  golden["units"] = list_json(report.buckets, [](const BucketReport& bucket) -> Json {
-    return {{"unit", bucket.unit}, {"params", bucket.params}};
-  });
+  golden["units"] = Json::array();
+  for (const PayloadReport& payload : report.payloads) {
+    if (!payload.activation.empty()) continue;
+    golden["units"].push_back({{"unit", payload.unit}, {"params", payload.params}});
+  }
   golden["collectives"] = collectives_json(report, lists_ranks);
   golden["memory"] = memory_json(report);
   golden["warnings"] = warnings_json(report);

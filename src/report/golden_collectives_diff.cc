@@ -33,22 +33,43 @@ std::vector<StepRun> step_runs(const Json& section) {
   return runs;
 }
 
-/// "unit l3", "units l1, l2, l3", "units l1, l2, l3 and 9 more"; each once, in order.
-std::string units_text(const std::vector<std::string>& all) {
-  std::vector<std::string> units;
-  for (const std::string& unit : all) {
-    if (std::find(units.begin(), units.end(), unit) == units.end()) units.push_back(unit);
+/// What a collective is for: a unit, or an activation.
+struct Subject {
+  std::string name;
+  bool is_activation = false;
+  bool operator==(const Subject&) const = default;
+
+  [[nodiscard]] std::string text() const { return is_activation ? name : "unit " + name; }
+};
+
+/// "unit l3", "units l1, l2, l3", "units l1, l2, l3 and 9 more", "units l1, l2; output of "l2"";
+/// each once, in order.
+std::string subjects_text(const std::vector<Subject>& all) {
+  std::vector<std::string> parts;
+  for (const bool is_activation : {false, true}) {
+    std::vector<std::string> names;
+    for (const Subject& subject : all) {
+      const bool is_new = std::find(names.begin(), names.end(), subject.name) == names.end();
+      if (subject.is_activation == is_activation && is_new) names.push_back(subject.name);
+    }
+    if (names.empty()) continue;
+    const char* kind = is_activation ? "" : names.size() == 1 ? "unit " : "units ";
+    parts.push_back(kind + first_names(names));
   }
-  return fmt::format("unit{} {}", units.size() == 1 ? "" : "s", first_names(units));
+  return fmt::format("{}", fmt::join(parts, "; "));
 }
 
-/// One collective, and the key by which it is found again: op, unit, params, and which of those
-/// that are alike it is.
+/// One collective, and the key by which it is found again: op, unit, activation, params, and which
+/// of those that are alike it is.
 struct Entry {
   const Json* json = nullptr;
   std::string key;
   [[nodiscard]] std::string op() const { return brief(member(*json, "op")); }
-  [[nodiscard]] std::string unit() const { return brief(member(*json, "unit")); }
+  [[nodiscard]] Subject subject() const {
+    const Json& activation = member(*json, "activation");
+    if (activation.is_null()) return {brief(member(*json, "unit")), false};
+    return {brief(activation), true};
+  }
   [[nodiscard]] std::string over() const { return over_text(member(*json, "mesh_dims")); }
 };
 
@@ -57,9 +78,9 @@ std::vector<Entry> entries_of(const Json& list) {
   std::map<std::string, int> seen;
   if (!list.is_array()) return entries;
   for (const Json& json : list) {
-    const std::string name =
-        Json({member(json, "op"), member(json, "unit"), member(json, "params")})
-            .dump(-1, ' ', false, Json::error_handler_t::replace);
+    const std::string name = Json({member(json, "op"), member(json, "unit"),
+                                   member(json, "activation"), member(json, "params")})
+                                 .dump(-1, ' ', false, Json::error_handler_t::replace);
     entries.push_back({&json, fmt::format("{} {}", name, seen[name]++)});
   }
   return entries;
@@ -90,8 +111,8 @@ class PhaseDiff {
     std::string over;
     std::int64_t before = 0;
     std::int64_t after = 0;
-    std::vector<std::string> added;
-    std::vector<std::string> gone;
+    std::vector<Subject> added;
+    std::vector<Subject> gone;
   };
 
   /// What carries other parameters of a unit is the same collective with other parameters, if there
@@ -106,11 +127,11 @@ class PhaseDiff {
     std::map<std::string, std::vector<Entry*>> leftovers;
     for (Entry& entry : golden_) {
       if (now_keys.count(entry.key) == 0)
-        leftovers[entry.op() + " " + entry.unit()].push_back(&entry);
+        leftovers[entry.op() + " " + entry.subject().text()].push_back(&entry);
     }
     for (const Entry& entry : now_) {
       if (golden_keys.count(entry.key) != 0) continue;
-      std::vector<Entry*>& others = leftovers[entry.op() + " " + entry.unit()];
+      std::vector<Entry*>& others = leftovers[entry.op() + " " + entry.subject().text()];
       if (others.empty()) continue;
       others.front()->key = entry.key;
       others.erase(others.begin());
@@ -129,17 +150,17 @@ class PhaseDiff {
     for (const Entry& entry : golden_) {
       Count& count = count_of(entry);
       ++count.before;
-      if (now_by_key_.count(entry.key) == 0) count.gone.push_back(entry.unit());
+      if (now_by_key_.count(entry.key) == 0) count.gone.push_back(entry.subject());
     }
     for (const Entry& entry : now_) {
       Count& count = count_of(entry);
       ++count.after;
-      if (golden_by_key_.count(entry.key) == 0) count.added.push_back(entry.unit());
+      if (golden_by_key_.count(entry.key) == 0) count.added.push_back(entry.subject());
     }
     for (const Count& count : counts_) {
       std::vector<std::string> what;
-      if (!count.added.empty()) what.push_back(units_text(count.added) + " added");
-      if (!count.gone.empty()) what.push_back(units_text(count.gone) + " gone");
+      if (!count.added.empty()) what.push_back(subjects_text(count.added) + " added");
+      if (!count.gone.empty()) what.push_back(subjects_text(count.gone) + " gone");
       if (what.empty()) continue;
       messages_.push_back(fmt::format("{} {} → {} over {} ({})", count.op, count.before,
                                       count.after, count.over, fmt::join(what, ", ")));
@@ -153,7 +174,7 @@ class PhaseDiff {
     std::string attribute;
     std::vector<const Json*> before;
     std::vector<const Json*> after;
-    std::vector<std::string> units;
+    std::vector<Subject> subjects;
   };
 
   void note_change(const Entry& entry, const std::string& attribute, const Json& before,
@@ -168,7 +189,7 @@ class PhaseDiff {
     }
     change->before.push_back(&before);
     change->after.push_back(&after);
-    change->units.push_back(entry.unit());
+    change->subjects.push_back(entry.subject());
   }
 
   void compare_attributes() {
@@ -205,7 +226,7 @@ class PhaseDiff {
   }
 
   static std::string change_text(const Change& change) {
-    const std::string units = units_text(change.units);
+    const std::string subjects = subjects_text(change.subjects);
     std::string from = brief(*change.before.front());
     std::string to = brief(*change.after.front());
     if (change.attribute == "mesh_dims") {
@@ -213,23 +234,23 @@ class PhaseDiff {
       to = over_text(*change.after.front());
     }
     if (!are_all_equal(change.before) || !are_all_equal(change.after)) {
-      to += fmt::format(" for unit {}, other values for the others", change.units.front());
+      to += fmt::format(" for {}, other values for the others", change.subjects.front().text());
     }
     if (change.attribute == "mesh_dims") {
-      return fmt::format("{} over {} → {} ({})", change.op, from, to, units);
+      return fmt::format("{} over {} → {} ({})", change.op, from, to, subjects);
     }
     const bool in_and_out = change.attribute == "bytes" || change.attribute == "elements";
     return fmt::format("{} over {}: {} {}{} → {} ({})", change.op, change.over, change.attribute,
-                       in_and_out ? "in and out " : "", from, to, units);
+                       in_and_out ? "in and out " : "", from, to, subjects);
   }
 
   void compare_order() {
     for (std::size_t i = 0; i < now_.size() && i < golden_.size(); ++i) {
       if (golden_[i].key == now_[i].key) continue;
-      messages_.push_back(
-          fmt::format("the same collectives in another order: number {} is {} of unit {}, golden "
-                      "{} of unit {}",
-                      i, now_[i].op(), now_[i].unit(), golden_[i].op(), golden_[i].unit()));
+      messages_.push_back(fmt::format(
+          "the same collectives in another order: number {} is {} of {}, golden "
+          "{} of {}",
+          i, now_[i].op(), now_[i].subject().text(), golden_[i].op(), golden_[i].subject().text()));
       return;
     }
   }

@@ -22,7 +22,7 @@ void add_run(const Report& report, bool full, Json& json) {
     return parameter_json(*report.scenario, parameter, lists_ranks);
   });
   json["collectives"] = list_json(report.collectives, [&](const CollectiveReport& collective) {
-    return collective_json(mesh, report.buckets, collective, lists_ranks);
+    return collective_json(mesh, report.payloads, collective, lists_ranks);
   });
   json["losses"] = numbers(report.losses);
   json["baseline_losses"] = numbers(report.baseline_losses);

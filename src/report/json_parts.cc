@@ -146,35 +146,35 @@ Json parameter_json(const Scenario& scenario, const PlannedParameter& parameter,
           {"shards", shards_json(mesh, parameter, lists_ranks)}};
 }
 
-Json collective_json(const Mesh& mesh, const std::vector<BucketReport>& buckets,
+Json collective_json(const Mesh& mesh, const std::vector<PayloadReport>& payloads,
                      const CollectiveReport& collective, bool lists_ranks) {
   const CollectiveSpec& spec = collective.spec;
-  const BucketReport none;
-  const BucketReport& bucket =
-      collective.bucket < 0 ? none : buckets.at(static_cast<std::size_t>(collective.bucket));
-  std::vector<std::string> params = bucket.params;
+  const PayloadReport& payload = payloads.at(static_cast<std::size_t>(collective.payload));
+  std::vector<std::string> params = payload.params;
   if (collective.partial >= 0) {
-    const Interval range = bucket.partials.at(static_cast<std::size_t>(collective.partial));
-    params.assign(bucket.params.begin() + range.begin, bucket.params.begin() + range.end);
+    const Interval range = payload.partials.at(static_cast<std::size_t>(collective.partial));
+    params.assign(payload.params.begin() + range.begin, payload.params.begin() + range.end);
   }
   const std::int64_t elem_bytes = size_bytes(spec.dtype);
-  return {{"seq", collective.seq},
-          {"op", name_of(spec.op)},
-          {"phase", name_of(collective.phase)},
-          {"step", collective.step},
-          {"micro_batch", collective.micro_batch},
-          {"unit", bucket.unit},
-          {"params", params},
-          {"mesh_dims", names_of_dims(mesh, spec.dims)},
-          {"groups", groups_json(mesh, spec.dims, lists_ranks)},
-          {"dtype", name_of(spec.dtype)},
-          {"reduce_op", is_reduction(spec.op) ? Json("sum") : Json(nullptr)},
-          {"prescale", number(spec.prescale)},
-          {"scale", number(spec.scale)},
-          {"elements_in", elems_json(mesh, spec.elems_in, lists_ranks)},
-          {"elements_out", elems_json(mesh, spec.elems_out, lists_ranks)},
-          {"bytes_in", elems_json(mesh, spec.elems_in, lists_ranks, elem_bytes)},
-          {"bytes_out", elems_json(mesh, spec.elems_out, lists_ranks, elem_bytes)}};
+  Json json{{"seq", collective.seq},
+            {"op", name_of(spec.op)},
+            {"phase", name_of(collective.phase)},
+            {"step", collective.step},
+            {"micro_batch", collective.micro_batch},
+            {"unit", payload.unit},
+            {"params", params},
+            {"mesh_dims", names_of_dims(mesh, spec.dims)},
+            {"groups", groups_json(mesh, spec.dims, lists_ranks)},
+            {"dtype", name_of(spec.dtype)},
+            {"reduce_op", is_reduction(spec.op) ? Json("sum") : Json(nullptr)},
+            {"prescale", number(spec.prescale)},
+            {"scale", number(spec.scale)},
+            {"elements_in", elems_json(mesh, spec.elems_in, lists_ranks)},
+            {"elements_out", elems_json(mesh, spec.elems_out, lists_ranks)},
+            {"bytes_in", elems_json(mesh, spec.elems_in, lists_ranks, elem_bytes)},
+            {"bytes_out", elems_json(mesh, spec.elems_out, lists_ranks, elem_bytes)}};
+  if (!payload.activation.empty()) json["activation"] = payload.activation;
+  return json;
 }
 
 Json check_json(const CheckResult& check) {

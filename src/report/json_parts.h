@@ -32,7 +32,7 @@ using Json = nlohmann::ordered_json;
                                   bool lists_ranks);
 
 /// An entry of `collectives`.
-[[nodiscard]] Json collective_json(const Mesh& mesh, const std::vector<BucketReport>& buckets,
+[[nodiscard]] Json collective_json(const Mesh& mesh, const std::vector<PayloadReport>& payloads,
                                    const CollectiveReport& collective, bool lists_ranks);
 
 [[nodiscard]] Json check_json(const CheckResult& check);

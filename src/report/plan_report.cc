@@ -14,11 +14,12 @@ namespace {
 bool is_same_work(const Step& a, const Step& b) {
   return a.kind == b.kind && a.phase == b.phase && a.micro_batch == b.micro_batch &&
          a.bucket == b.bucket && a.module == b.module && a.partial == b.partial &&
-         a.collective == b.collective && a.local_scale == b.local_scale &&
-         a.why.before == b.why.before && a.why.after == b.why.after && a.why.rule == b.why.rule;
+         a.redistribution == b.redistribution && a.collective == b.collective &&
+         a.local_scale == b.local_scale && a.why.before == b.why.before &&
+         a.why.after == b.why.after && a.why.rule == b.why.rule;
 }
 
-Json step_json(const PlanReport& report, const std::vector<BucketReport>& buckets,
+Json step_json(const PlanReport& report, const std::vector<PayloadReport>& payloads,
                std::size_t index, std::int64_t seq, bool lists_ranks) {
   const Plan& plan = report.plan;
   const Step& step = plan.steps[index];
@@ -31,7 +32,7 @@ Json step_json(const PlanReport& report, const std::vector<BucketReport>& bucket
             {"params", Json::array()},
             {"module", nullptr}};
   if (step.bucket >= 0) {
-    const BucketReport& bucket = buckets[static_cast<std::size_t>(step.bucket)];
+    const PayloadReport& bucket = payloads[static_cast<std::size_t>(step.bucket)];
     json["unit"] = bucket.unit;
     std::vector<std::string> params = bucket.params;
     if (step.partial >= 0) {
@@ -41,10 +42,18 @@ Json step_json(const PlanReport& report, const std::vector<BucketReport>& bucket
     json["params"] = params;
   }
   if (step.module >= 0) json["module"] = module_name(plan.scenario.model, step.module);
+  if (step.redistribution >= 0) {
+    const Redistribution& change =
+        plan.redistributions.at(static_cast<std::size_t>(step.redistribution));
+    json["redistribution"] = {
+        {"op", name_of(change.transition.op)},
+        {"activation", activation_text(plan, change)},
+        {"mesh_dims", names_of_dims(plan.mesh(), change.transition.mesh_dims)}};
+  }
   json["collective"] = nullptr;
   if (step.collective) {
     json["collective"] =
-        collective_json(plan.mesh(), buckets, collective_report(step, seq), lists_ranks);
+        collective_json(plan.mesh(), payloads, collective_report(plan, step, seq), lists_ranks);
   }
   json["local_scale"] =
       step.kind == StepKind::ScaleGradient ? number(step.local_scale) : Json(nullptr);
@@ -102,7 +111,7 @@ Json plan_json(const PlanReport& report, const PlanView& view) {
   const Plan& plan = report.plan;
   const Scenario& scenario = plan.scenario;
   const bool lists_ranks = view.full || plan.mesh().num_ranks() <= kMaxListedRanks;
-  const std::vector<BucketReport> buckets = bucket_reports(plan);
+  const std::vector<PayloadReport> payloads = payload_reports(plan);
   Json differs = Json::array();
   for (const StepDifference& difference : step_differences(plan))
     differs.push_back(difference.step);
@@ -121,7 +130,7 @@ Json plan_json(const PlanReport& report, const PlanView& view) {
   for (std::size_t i = 0; i < plan.steps.size(); ++i) {
     const Step& step = plan.steps[i];
     const bool is_shown = view.step ? step.step == *view.step : view.full || step.step == 0;
-    if (is_shown) json["steps"].push_back(step_json(report, buckets, i, seq, lists_ranks));
+    if (is_shown) json["steps"].push_back(step_json(report, payloads, i, seq, lists_ranks));
     seq += step.collective ? 1 : 0;
   }
   return json;

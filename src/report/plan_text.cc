@@ -168,6 +168,10 @@ class PlanText {
 
   /// Whose step it is: unit or module; of a unit with several buckets the parameters too.
   [[nodiscard]] std::string subject(const Step& step) const {
+    if (step.redistribution >= 0) {
+      return activation_text(
+          plan_, plan_.redistributions.at(static_cast<std::size_t>(step.redistribution)));
+    }
     if (step.module >= 0) return module_name(plan_.scenario.model, step.module);
     if (step.bucket < 0) return {};
     const Bucket& bucket = plan_.bucket(step.bucket);
@@ -183,10 +187,17 @@ class PlanText {
     return fmt::format("{}: {}, … ({})", unit, name, members.length());
   }
 
+  /// Of a redistribution what it does.
+  [[nodiscard]] std::string_view kind_of(const Step& step) const {
+    if (step.redistribution < 0) return name_of(step.kind);
+    const auto at = static_cast<std::size_t>(step.redistribution);
+    return name_of(plan_.redistributions.at(at).transition.op);
+  }
+
   [[nodiscard]] Line line(std::size_t index) const {
     const Step& step = plan_.steps[index];
     Line line{.index = fmt::format("{}", index),
-              .kind = std::string(name_of(step.kind)),
+              .kind = std::string(kind_of(step)),
               .of = subject(step),
               .why = footnotes_.label(step.why)};
     line.work.resize(5);

@@ -29,11 +29,11 @@ Report report_of(const Scenario& scenario, const std::string& backend) {
 
 void add_plan(const Plan& plan, Report& report) {
   report.parameters = plan.parameters;
-  report.buckets = bucket_reports(plan);
+  report.payloads = payload_reports(plan);
   for (const Step& step : plan.steps) {
     if (!step.collective) continue;
     const auto seq = static_cast<std::int64_t>(report.collectives.size());
-    report.collectives.push_back(collective_report(step, seq));
+    report.collectives.push_back(collective_report(plan, step, seq));
   }
 }
 
@@ -160,25 +160,32 @@ std::string_view name_of(Outcome outcome) {
   return {};
 }
 
-std::vector<BucketReport> bucket_reports(const Plan& plan) {
-  std::vector<BucketReport> reports;
+std::vector<PayloadReport> payload_reports(const Plan& plan) {
+  std::vector<PayloadReport> reports;
   for (const Bucket& bucket : plan.buckets) {
-    BucketReport entry{plan.unit_name(bucket), {}, {}};
+    PayloadReport entry{.unit = plan.unit_name(bucket)};
     for (const int parameter : bucket.parameters)
       entry.params.push_back(plan.parameter(parameter).name);
     for (const PartialRange& range : bucket.partials)
       entry.partials.push_back(range.members);
     reports.push_back(std::move(entry));
   }
+  const std::vector<std::string> units = units_of_modules(plan);
+  for (const Redistribution& redistribution : plan.redistributions) {
+    const int asker = redistribution.asked_by;
+    reports.push_back({.unit = asker < 0 ? "" : units.at(static_cast<std::size_t>(asker)),
+                       .activation = activation_text(plan, redistribution)});
+  }
   return reports;
 }
 
-CollectiveReport collective_report(const Step& step, std::int64_t seq) {
+CollectiveReport collective_report(const Plan& plan, const Step& step, std::int64_t seq) {
+  const auto num_buckets = static_cast<int>(plan.buckets.size());
   return {.seq = seq,
           .phase = step.phase,
           .step = step.step,
           .micro_batch = step.micro_batch,
-          .bucket = step.bucket,
+          .payload = step.redistribution < 0 ? step.bucket : num_buckets + step.redistribution,
           .partial = step.partial,
           .spec = step.collective.value()};
 }

@@ -28,11 +28,12 @@ enum class Outcome { Pass, Fail, Error };
 /// "pass", "fail", "error"
 [[nodiscard]] std::string_view name_of(Outcome outcome);
 
-/// What one fused collective carries.
-struct BucketReport {
-  std::string unit;
+/// What a collective carries: the parameters of a bucket, or their gradients; or an activation.
+struct PayloadReport {
+  std::string unit;  ///< empty: none
   std::vector<std::string> params;
   std::vector<Interval> partials;  ///< ranges of params that are reduced together further on
+  std::string activation;          ///< see activation_text; empty: parameters
 };
 
 /// One collective, listed once for all groups that run it side by side.
@@ -41,16 +42,17 @@ struct CollectiveReport {
   Phase phase = Phase::Forward;
   std::int64_t step = 0;
   std::int64_t micro_batch = 0;
-  int bucket = -1;   ///< into Report::buckets; -1 if it carries no parameters
-  int partial = -1;  ///< into BucketReport::partials; -1: all of it
+  int payload = -1;  ///< into Report::payloads
+  int partial = -1;  ///< into PayloadReport::partials; -1: all of it
   CollectiveSpec spec;
 };
 
-/// What every bucket of the plan carries.
-[[nodiscard]] std::vector<BucketReport> bucket_reports(const Plan& plan);
+/// The buckets of the plan, then the activations of its redistributions.
+[[nodiscard]] std::vector<PayloadReport> payload_reports(const Plan& plan);
 
 /// \pre the step has a collective, number `seq` of the run
-[[nodiscard]] CollectiveReport collective_report(const Step& step, std::int64_t seq);
+[[nodiscard]] CollectiveReport collective_report(const Plan& plan, const Step& step,
+                                                 std::int64_t seq);
 
 /// Maxima over ranks.
 struct Counters {
@@ -93,7 +95,7 @@ struct Report {
   std::vector<std::string> notes;  ///< what to know when reading the numbers
 
   std::vector<PlannedParameter> parameters;
-  std::vector<BucketReport> buckets;
+  std::vector<PayloadReport> payloads;
   std::vector<CollectiveReport> collectives;
   std::vector<double> losses;
   std::vector<double> baseline_losses;

@@ -19,7 +19,7 @@ constexpr KeySpec kKeys[] = {
     {"Scenario", "roles", "Roles", "{}", kOptional, "which mesh dim does what, where names do not say it"},
     {"Scenario", "parameters", "{[int>=1] | Elementwise}", "", kOptional, "layout-only model: name -> shape"},
     {"Scenario", "model", "[Module]", "", kOptional, "modules, applied in order"},
-    {"Scenario", "parallelize", "{'colwise' | 'rowwise' | 'rowwise_sp' | 'sequence_parallel' | 'expert' | 'replicate'}", "{}", kNotYet, "module pattern -> TP, SP or EP style"},
+    {"Scenario", "parallelize", "{'colwise' | 'rowwise' | 'replicate' | ~'rowwise_sp' | ~'sequence_parallel' | ~'expert'}", "{}", kOptional, "module (or elementwise parameter) pattern -> style of tensor parallelism along tp_dim"},
     {"Scenario", "placements", "{{string}}", "{}", kOptional, "parameter pattern -> mesh dim -> placement by tensor or expert parallelism: \"Shard(0)\", \"Replicate\""},
     {"Scenario", "fully_shard", "FullyShard", "{}", kOptional, "what is cut, gathered and reduced"},
     {"Scenario", "training", "Training", "{}", kOptional, "steps, batch, loss, optimizer"},

@@ -79,7 +79,11 @@ void read_sections(const ObjectReader& root, Scenario& scenario) {
     scenario.model = *model;
     scenario.parameters = list_parameters(*model);
     scenario.units = read_units(root, *model, scenario.fully_shard.ignored_params);
-    if (mesh && roles) scenario.placements = read_placements(root, *mesh, *roles, *model);
+    if (mesh && roles) {
+      Parallelism parallelism = read_parallelism(root, *mesh, *roles, *model);
+      scenario.placements = std::move(parallelism.placements);
+      scenario.styles = std::move(parallelism.styles);
+    }
   }
   if (mesh && roles && !root.object("data", "Data").is_bad("data_dims")) {
     scenario.training.global_batch = read_global_batch(root, scenario.num_data_ranks());

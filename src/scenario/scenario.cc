@@ -19,6 +19,19 @@ FillSpec parameter_fill(const DataSpec& data, const ParameterSpec& parameter) {
   return fill;
 }
 
+std::string_view name_of(ParallelStyle style) {
+  switch (style) {
+    case ParallelStyle::Replicate:
+      return "replicate";
+    case ParallelStyle::Colwise:
+      return "colwise";
+    case ParallelStyle::Rowwise:
+      return "rowwise";
+  }
+  HPSIM_CHECK(false, "unknown style {}", static_cast<int>(style));
+  return {};
+}
+
 std::string_view name_of(FaultSpec::Kind kind) {
   switch (kind) {
     case FaultSpec::Kind::Kill:
@@ -36,6 +49,14 @@ double mean_divisor(const Scenario& scenario, std::int64_t count) {
   if (!scenario.is_exact()) return static_cast<double>(count);
   // In integers: a logarithm would raise the INEXACT flag that exact mode watches.
   return static_cast<double>(std::bit_ceil(static_cast<std::uint64_t>(count)));
+}
+
+std::vector<int> first_parameters(const Scenario& scenario) {
+  const ModelSpec& model = scenario.model;
+  std::vector<int> first(std::max(model.modules.size(), model.elementwise.size()), -1);
+  for (std::size_t p = scenario.parameters.size(); p-- > 0;)
+    first.at(static_cast<std::size_t>(scenario.parameters[p].module)) = static_cast<int>(p);
+  return first;
 }
 
 std::vector<Placement> placements_of(const Scenario& scenario, int p) {

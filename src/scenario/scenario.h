@@ -30,6 +30,16 @@ struct Roles {
   std::optional<int> ep_dim;               ///< expert parallelism: the same, and data dim
 };
 
+/// `parallelize`: how tensor parallelism cuts a module (torch.distributed.tensor.parallel).
+enum class ParallelStyle {
+  Replicate,  ///< not cut
+  Colwise,    ///< output features: weight Shard(0), bias Shard(0); gives Shard(last)
+  Rowwise,    ///< input features: weight Shard(1), bias Replicate; gives Replicate
+};
+
+/// "replicate", "colwise", "rowwise"
+[[nodiscard]] std::string_view name_of(ParallelStyle style);
+
 /// Which tensor dims of a parameter fully_shard cuts.
 struct ShardPlacement {
   std::vector<int> dims = {0};  ///< one, or the leading ones together
@@ -121,7 +131,8 @@ struct Scenario {
   std::vector<ParameterSpec> parameters;  ///< list_parameters(model)
   /// TP and EP: what each mesh dim does to each parameter, like parameters; empty: Replicate.
   std::vector<std::vector<Placement>> placements;
-  std::vector<UnitSpec> units;  ///< assign_units(...), in the order of first use
+  std::vector<ParallelStyle> styles;  ///< per module, or elementwise parameter; empty: Replicate
+  std::vector<UnitSpec> units;        ///< assign_units(...), in the order of first use
   FullyShardSpec fully_shard;
   TrainingSpec training;
   DataSpec data;
@@ -146,10 +157,15 @@ struct Scenario {
 /// two that is at least as large, so that the division is exact. 6 -> 6, in exact mode 8.
 [[nodiscard]] double mean_divisor(const Scenario& scenario, std::int64_t count);
 
+/// Per module, or elementwise parameter: its first parameter, -1 for none. A linear's weight comes
+/// before its bias.
+[[nodiscard]] std::vector<int> first_parameters(const Scenario& scenario);
+
 /// What TP and EP make of parameter `p`: one placement per mesh dim.
 [[nodiscard]] std::vector<Placement> placements_of(const Scenario& scenario, int p);
 
-/// Data dims along which TP or EP cut parameter `p`: a rank uses the samples of all ranks there.
+/// Data dims along which TP or EP cut elementwise parameter `p`: a rank uses the samples of all
+/// ranks there.
 [[nodiscard]] MeshDims shared_data_dims(const Scenario& scenario, int p);
 
 /// Whether fully_shard leaves parameter `p` alone.

@@ -29,15 +29,24 @@ namespace hpsim {
 /// `parameters` or `model`, and `data.sample_shape`
 [[nodiscard]] std::optional<ModelSpec> read_model(const ObjectReader& scenario);
 
-/// `placements`, and `placements` of elementwise parameters: like parameters, one per mesh dim.
+/// What TP and EP make of a model.
+struct Parallelism {
+  std::vector<std::vector<Placement>> placements;  ///< like parameters, one per mesh dim
+  std::vector<ParallelStyle> styles;               ///< per module, or elementwise parameter
+};
+
+/// `parallelize`, `placements`, and `placements` of elementwise parameters; placements override
+/// styles for the mesh dims that they name.
 ///
 ///   mesh (fsdp, tp), {"w": {"tp": "Shard(0)"}}      [Replicate, Shard(0)] for w
 ///   {"w": {"fsdp": "Shard(0)"}}                     refused: fully_shard decides there
 ///   {"w": {"tp": "Partial(sum)"}}                   refused: parameters are never Partial
-[[nodiscard]] std::vector<std::vector<Placement>> read_placements(const ObjectReader& scenario,
-                                                                  const Mesh& mesh,
-                                                                  const Roles& roles,
-                                                                  const ModelSpec& model);
+///   parallelize {"up": "colwise"}                   up.weight, up.bias [Replicate, Shard(0)]
+///   parallelize {"down": "rowwise"}                 down.weight [Replicate, Shard(1)]
+///   placements {"up.weight": {"tp": "Shard(0)"}}    refused: up.bias must be Shard(0) too
+///   mesh (fsdp), parallelize {"up": "colwise"}      refused: no mesh dim is tp_dim
+[[nodiscard]] Parallelism read_parallelism(const ObjectReader& scenario, const Mesh& mesh,
+                                           const Roles& roles, const ModelSpec& model);
 
 /// What `fully_shard` cuts: `shard_size`, `shard_placement`, and whether the cuts are possible.
 /// With shard_size below the size of its mesh dim, splits that dim: mesh, roles, data dims and

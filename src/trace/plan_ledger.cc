@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "plan/activation_part.h"
 #include "plan/rank_layout.h"
 
 namespace hpsim {
@@ -22,7 +23,7 @@ class MemoryReplay {
       held_.push_back(held_shard(plan.mesh(), parameter, coordinate));
       slot_elems_.push_back(parameter.padded_elems.at(plan.mesh(), coordinate));
     }
-    if (!scenario_.model.is_elementwise()) features_ = features_along(scenario_.model);
+    if (!scenario_.model.is_elementwise()) measure_activations(coordinate);
     for (const Bucket& bucket : plan.buckets)
       row_elems_.push_back(bucket.row_elems.at(plan.mesh(), coordinate));
     first_with_parameters_ =
@@ -42,6 +43,23 @@ class MemoryReplay {
   }
 
  private:
+  /// Elements of what the rank holds of every activation, and of what it sends to change them.
+  void measure_activations(const Coordinate& coordinate) {
+    const std::vector<std::int64_t> features = features_along(scenario_.model);
+    const auto elems = [&](const std::vector<Placement>& layout, std::size_t activation) {
+      return num_elems(scenario_,
+                       activation_part(scenario_, layout, features[activation], coordinate));
+    };
+    drawn_elems_ = elems(input_layout(scenario_), 0);
+    for (std::size_t module = 0; module < plan_.modules.size(); ++module) {
+      input_elems_.push_back(elems(plan_.modules[module].input, module));
+      output_elems_.push_back(elems(plan_.modules[module].output, module + 1));
+    }
+    loss_elems_ = elems(plan_.output, plan_.modules.size());
+    for (const Redistribution& redistribution : plan_.redistributions)
+      changes_.push_back(redistribution_sizes(plan_, redistribution, coordinate));
+  }
+
   void allocate(MemoryKind kind, std::int64_t elems) {
     memory_.ledger.allocate(kind, elems * elem_bytes_);
   }
@@ -84,11 +102,14 @@ class MemoryReplay {
         release(MemoryKind::UnshardedParameters,
                 gathered_elems(step.bucket) + copied_elems(step.bucket));
         break;
+      case StepKind::Redistribute:
+        redistribute(step.redistribution);
+        break;
       case StepKind::Forward:
         forward(step.module);
         break;
       case StepKind::Loss:
-        if (!scenario_.model.is_elementwise()) allocate(MemoryKind::Activations, output_elems());
+        allocate(MemoryKind::Activations, loss_elems_);
         break;
       case StepKind::Backward:
         begin_gradients(step.module);
@@ -125,35 +146,60 @@ class MemoryReplay {
     return 2 * scenario_.local_batch() * num_parts * num_elems(held_[p].whole.shape);
   }
 
+  /// Around its collective, what is sent and what arrives lies in slots, unless it is sent, or
+  /// held, as it is.
+  void redistribute(int redistribution) {
+    const auto at = static_cast<std::size_t>(redistribution);
+    const Redistribution& change = plan_.redistributions[at];
+    if (change.activation == 0 && !change.is_gradient) draw_input();
+    const RedistributeOp op = change.transition.op;
+    if (op == RedistributeOp::AllReduce) return;  // in place
+    const RedistributionSizes& sizes = changes_[at];
+    const std::int64_t arrived = sizes.wire_out_elems(op);
+    if (sizes.packs) allocate(MemoryKind::Activations, sizes.wire_in_elems(op));
+    allocate(MemoryKind::Activations, communicates(op) ? arrived : sizes.after_elems);
+    if (sizes.packs) release(MemoryKind::Activations, sizes.wire_in_elems(op));
+    release(MemoryKind::Activations, sizes.before_elems);
+    if (!sizes.unpacks) return;
+    allocate(MemoryKind::Activations, sizes.after_elems);
+    release(MemoryKind::Activations, arrived);
+  }
+
+  void draw_input() {
+    if (!is_drawn_) allocate(MemoryKind::Activations, drawn_elems_);
+    is_drawn_ = true;
+  }
+
   void forward(int module) {
-    const std::int64_t batch = scenario_.local_batch();
     const auto at = static_cast<std::size_t>(module);
     if (scenario_.model.is_elementwise()) {
       allocate(MemoryKind::Activations, sample_elems(at));
       return;
     }
-    if (module == 0) allocate(MemoryKind::Activations, batch * features_before(0));
-    allocate(MemoryKind::Activations, batch * features_before(module + 1));
+    if (module == 0) draw_input();
+    allocate(MemoryKind::Activations, output_elems_[at]);
   }
 
   void backward(int module) {
-    const std::int64_t batch = scenario_.local_batch();
+    const auto at = static_cast<std::size_t>(module);
     if (scenario_.model.is_elementwise()) {
-      const auto at = static_cast<std::size_t>(module);
       release(MemoryKind::Activations, sample_elems(at));
       return;
     }
-    const std::int64_t output = batch * features_before(module + 1);
-    if (module > first_with_parameters_) {
-      allocate(MemoryKind::Activations, batch * features_before(module));
-    }
-    release(MemoryKind::Activations, 2 * output);  // the output and the gradient of it
-    if (module == first_with_parameters_) {
-      // What lies before it, and the input, are of no more use.
-      for (int before = 0; before <= module; ++before) {
-        release(MemoryKind::Activations, batch * features_before(before));
-      }
-    }
+    if (module > first_with_parameters_) allocate(MemoryKind::Activations, input_elems_[at]);
+    release(MemoryKind::Activations, output_elems_[at]);  // the gradient of the output
+    release(MemoryKind::Activations, kept_elems(at + 1));
+    if (module > first_with_parameters_) return;
+    // What lies before it, and the input, are of no more use.
+    for (std::size_t before = 0; before <= at; ++before)
+      release(MemoryKind::Activations, kept_elems(before));
+    is_drawn_ = false;
+  }
+
+  /// Elements of an activation as it is kept for backward: as the next module, or the loss, took
+  /// it.
+  [[nodiscard]] std::int64_t kept_elems(std::size_t activation) const {
+    return activation < input_elems_.size() ? input_elems_[activation] : loss_elems_;
   }
 
   void begin_gradients(int module) {
@@ -198,22 +244,19 @@ class MemoryReplay {
     is_sealed_[static_cast<std::size_t>(b)] = 0;
   }
 
-  /// Features of the input of module `module`; of the output for the number of modules.
-  [[nodiscard]] std::int64_t features_before(int module) const {
-    return features_[static_cast<std::size_t>(module)];
-  }
-  [[nodiscard]] std::int64_t output_elems() const {
-    return scenario_.local_batch() * output_features(scenario_.model);
-  }
-
   const Plan& plan_;
   const Scenario& scenario_;
   std::int64_t elem_bytes_;
   int first_with_parameters_ = 0;
-  std::vector<std::int64_t> features_;    ///< before each module and behind the last
-  std::vector<HeldShard> held_;           ///< per parameter
-  std::vector<std::int64_t> slot_elems_;  ///< per parameter
-  std::vector<std::int64_t> row_elems_;   ///< per bucket
+  std::int64_t drawn_elems_ = 0;              ///< of the model's input
+  bool is_drawn_ = false;                     ///< it is, in this step
+  std::vector<std::int64_t> input_elems_;     ///< per module
+  std::vector<std::int64_t> output_elems_;    ///< per module, as it computes it
+  std::int64_t loss_elems_ = 0;               ///< of the model's output, as the loss takes it
+  std::vector<RedistributionSizes> changes_;  ///< per redistribution
+  std::vector<HeldShard> held_;               ///< per parameter
+  std::vector<std::int64_t> slot_elems_;      ///< per parameter
+  std::vector<std::int64_t> row_elems_;       ///< per bucket
   std::vector<char> has_gradients_;
   std::vector<char> is_scattered_;
   std::vector<char> is_sealed_;

@@ -252,11 +252,9 @@ std::uint64_t collective_tag(const Plan& plan, std::int64_t plan_step, std::int6
                              std::int64_t elems_in, std::int64_t elems_out) {
   const Step& step = plan.steps.at(static_cast<std::size_t>(plan_step));
   HPSIM_CHECK(step.collective.has_value(), "step {} has no collective", plan_step);
-  const Bucket& bucket = plan.buckets.at(static_cast<std::size_t>(step.bucket));
-  const std::string& unit = plan.unit_name(bucket);
   return fnv1a64(fmt::format("{} {} {} {} {} {} {} {} {}", plan_step, name_of(step.collective->op),
-                             step.step, step.bucket, unit, group_index, elems_in, elems_out,
-                             name_of(step.collective->dtype)));
+                             step.step, step.bucket, payload_text(plan, step), group_index,
+                             elems_in, elems_out, name_of(step.collective->dtype)));
 }
 
 TrainingState assemble_state(const Plan& plan, const RunResult& run, std::int64_t time) {

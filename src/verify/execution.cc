@@ -23,9 +23,8 @@ std::string describe_collective(const Plan& plan, std::int64_t plan_step) {
   if (!step.collective) {
     return fmt::format("plan step {}, a {} without collective", plan_step, name_of(step.kind));
   }
-  const Bucket& bucket = plan.buckets.at(static_cast<std::size_t>(step.bucket));
-  return fmt::format("{} of unit \"{}\", step {}, {}", name_of(step.collective->op),
-                     plan.unit_name(bucket), step.step, name_of(step.phase));
+  return fmt::format("{} of {}, step {}, {}", name_of(step.collective->op),
+                     payload_text(plan, step), step.step, name_of(step.phase));
 }
 
 /// Compares what ranks executed with the plan; the same fault on several ranks is one finding.

@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>
 
+#include "plan/activation_part.h"
 #include "trace/plan_ledger.h"
 #include "verify/check_recorder.h"
 #include "verify/compare_shard.h"
@@ -116,8 +117,14 @@ class PlannedMemories {
     for (int p = 0; p < evidence_.num_parameters(); ++p) {
       const HeldShard held = held_shard(mesh, evidence_.parameter(p), coordinate);
       sizes.push_back(held.elems);
-      sizes.push_back(num_elems(held.whole.shape));
+      sizes.insert(sizes.end(), held.whole.shape.begin(), held.whole.shape.end());
       sizes.push_back(evidence_.parameter(p).padded_elems.at(mesh, coordinate));
+    }
+    for (const Redistribution& redistribution : evidence_.plan.redistributions) {
+      const RedistributionSizes moved =
+          redistribution_sizes(evidence_.plan, redistribution, coordinate);
+      sizes.insert(sizes.end(), {moved.before_elems, moved.after_elems, moved.slot_elems,
+                                 moved.packs ? 1 : 0, moved.unpacks ? 1 : 0});
     }
     const auto [it, is_new] = memories_.try_emplace(std::move(sizes));
     if (is_new) {

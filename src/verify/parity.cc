@@ -195,7 +195,7 @@ double sum_of_parts(const Evidence& evidence, std::int64_t step, std::size_t ter
                     CheckRecorder& recorder) {
   const Mesh& mesh = evidence.plan.mesh();
   const Scenario& scenario = evidence.plan.scenario;
-  MeshDims dims = scenario.data.data_dims;
+  MeshDims dims = cutting_dims(evidence.plan.output);
   if (scenario.model.is_elementwise()) {
     dims = union_of(dims, cutting_dims(evidence.parameter(static_cast<int>(term)).unsharded));
   }

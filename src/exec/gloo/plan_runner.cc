@@ -15,6 +15,10 @@ namespace {
 
 std::string subject_of(const Plan& plan, const Step& step) {
   const Scenario& scenario = plan.scenario;
+  if (step.redistribution >= 0) {
+    return " of the " + activation_text(plan, plan.redistributions.at(
+                                                  static_cast<std::size_t>(step.redistribution)));
+  }
   if (step.bucket >= 0) {
     const Bucket& bucket = plan.buckets.at(static_cast<std::size_t>(step.bucket));
     return " of unit " + scenario.units.at(static_cast<std::size_t>(bucket.unit)).name;

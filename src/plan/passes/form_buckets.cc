@@ -5,13 +5,13 @@
 namespace hpsim {
 namespace {
 
-/// Those of `dims` over which the batch is split, if together they are more than one rank.
-MeshDims dims_to_reduce(const Scenario& scenario, const MeshDims& dims) {
+/// Those of `dims` along which the gradient is Partial, if together they are more than one rank.
+MeshDims dims_to_reduce(const Mesh& mesh, const PlannedParameter& parameter, const MeshDims& dims) {
   MeshDims reduced;
   for (const int dim : dims) {
-    if (contains(scenario.data.data_dims, dim)) reduced.push_back(dim);
+    if (contains(parameter.partial_dims, dim)) reduced.push_back(dim);
   }
-  return scenario.mesh.size(reduced) > 1 ? reduced : MeshDims{};
+  return mesh.size(reduced) > 1 ? reduced : MeshDims{};
 }
 
 Bucket empty_bucket(const Scenario& scenario, const PlannedParameter& parameter, int unit) {
@@ -19,17 +19,23 @@ Bucket empty_bucket(const Scenario& scenario, const PlannedParameter& parameter,
   bucket.unit = unit;
   bucket.sharded_group = parameter.sharded_group;
   bucket.unsharded_group = parameter.unsharded_group;
-  bucket.scatter_dims = dims_to_reduce(scenario, parameter.sharded_group.dims);
-  bucket.all_reduce_dims = dims_to_reduce(scenario, parameter.unsharded_group.dims);
+  bucket.scatter_dims = dims_to_reduce(scenario.mesh, parameter, parameter.sharded_group.dims);
+  bucket.all_reduce_dims = dims_to_reduce(scenario.mesh, parameter, parameter.unsharded_group.dims);
   bucket.is_ignored = scenario.units[static_cast<std::size_t>(unit)].is_ignored;
   return bucket;
+}
+
+bool is_reduced_alike(const Bucket& a, const Bucket& b) {
+  return a.sharded_group == b.sharded_group && a.unsharded_group == b.unsharded_group &&
+         a.scatter_dims == b.scatter_dims && a.all_reduce_dims == b.all_reduce_dims;
 }
 
 /// Orders the members of a bucket by their partial dims, lays their slots end to end, and finds the
 /// ranges that are reduced over them.
 void lay_out_bucket(Plan& plan, Bucket& bucket) {
   const auto partial_dims = [&](int p) {
-    return dims_to_reduce(plan.scenario, plan.parameter(p).partial_group.dims);
+    const PlannedParameter& parameter = plan.parameter(p);
+    return dims_to_reduce(plan.mesh(), parameter, parameter.partial_group.dims);
   };
   std::stable_sort(bucket.parameters.begin(), bucket.parameters.end(),
                    [&](int a, int b) { return partial_dims(a) < partial_dims(b); });
@@ -56,16 +62,14 @@ Plan form_buckets(Plan plan) {
     const UnitSpec& spec = plan.scenario.units[static_cast<std::size_t>(unit)];
     for (const int p : spec.parameters) {
       PlannedParameter& parameter = plan.parameters.at(static_cast<std::size_t>(p));
+      Bucket fitting = empty_bucket(plan.scenario, parameter, unit);
       auto it = plan.buckets.end();  // ignored parameters are reduced one by one
       if (!spec.is_ignored) {
         it = std::find_if(plan.buckets.begin() + static_cast<std::ptrdiff_t>(first_of_unit), it,
-                          [&](const Bucket& bucket) {
-                            return bucket.sharded_group == parameter.sharded_group &&
-                                   bucket.unsharded_group == parameter.unsharded_group;
-                          });
+                          [&](const Bucket& bucket) { return is_reduced_alike(bucket, fitting); });
       }
       if (it == plan.buckets.end()) {
-        plan.buckets.push_back(empty_bucket(plan.scenario, parameter, unit));
+        plan.buckets.push_back(std::move(fitting));
         it = plan.buckets.end() - 1;
       }
       parameter.bucket = static_cast<int>(it - plan.buckets.begin());

@@ -36,6 +36,16 @@ MeshDims all_dims(const Mesh& mesh) {
   return dims;
 }
 
+/// Along which the samples that its gradient is computed from are split.
+MeshDims partial_dims(const Plan& plan, int p, const MeshDims& placed) {
+  const Scenario& scenario = plan.scenario;
+  const int module = scenario.parameters[static_cast<std::size_t>(p)].module;
+  return without(scenario.model.is_elementwise()
+                     ? scenario.data.data_dims
+                     : plan.modules.at(static_cast<std::size_t>(module)).batch_dims(),
+                 placed);
+}
+
 /// Elements of a slot, wherever TP leaves a rank.
 PerCoordinate slot_elems(const Plan& plan, const PlannedParameter& parameter) {
   const Mesh& mesh = plan.mesh();
@@ -82,7 +92,8 @@ Plan lay_out_parameters(Plan plan) {
     MeshDims domain = data_parallel.empty() ? all_dims(mesh) : data_parallel;
     if (is_ignored(scenario, p)) domain.clear();
     const MeshDims copies = without(without(domain, placed), shard_dims);
-    const MeshDims others = without(without(scenario.data.data_dims, placed), domain);
+    parameter.partial_dims = partial_dims(plan, p, placed);
+    const MeshDims others = without(parameter.partial_dims, domain);
     parameter.sharded_group = group_along(mesh, std::move(shard_dims));
     parameter.unsharded_group = group_along(mesh, copies);
     parameter.partial_group = group_along(mesh, others);

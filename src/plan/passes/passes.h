@@ -9,6 +9,23 @@ namespace hpsim {
 // The passes of build_plan, in order. Each is a function from plan to plan with a predicate that
 // holds before it and one that holds after; build_plan checks both.
 
+/// Fills Plan::modules and Plan::output: the layout of every activation, from the placements of
+/// the weights, one mesh dim of more than one rank at a time. The batch is cut over data_dims until
+/// a module that TP or EP cuts along such a dim takes all samples there.
+///
+///   weight [out, in]   input                         output      gradient of the input
+///   Replicate          Shard(0) as it comes, else    as input    as input
+///                      Replicate
+///   Shard(0)           Replicate                     Shard(1)    Partial
+///   Shard(1)           Shard(1)                      Partial     Shard(1)
+///   none               as it comes, but Replicate    as input    as input
+///                      where it comes Partial
+///
+/// The style rowwise hands on Replicate where the output is Partial along tp_dim; a Partial output
+/// of other modules stays so until a module, or the loss, takes it.
+[[nodiscard]] Plan lay_out_activations(Plan plan);
+[[nodiscard]] bool has_activations(const Plan& plan);
+
 /// Fills Plan::parameters: layout and groups of every parameter (multi-dim RFC 2.2.1 and 2.2.5).
 ///
 ///   mesh (rep 2, fsdp 4), rows 7          placements                     shard_size dp_size
@@ -22,15 +39,16 @@ namespace hpsim {
 ///     its dims are then (dp.replicate 2, dp.shard 4)
 ///   mesh (fsdp 4, tp 2), tp "Shard(0)"    [RaggedStridedShard, Shard(0)] 4          1       4
 ///   mesh (tp 8), tp "Shard(1)"            [Shard(1)]                     1          1       1
+///
+/// And where its gradient is Partial, from the data flow: along the dims over which the samples
+/// that its module computes with are split; for elementwise parameters the data_dims that do not
+/// cut them (a rank that holds a part along a data dim uses the samples of all ranks there).
 [[nodiscard]] Plan lay_out_parameters(Plan plan);
 [[nodiscard]] bool has_parameters(const Plan& plan);
 
-/// Fills Plan::buckets: the parameters of a unit that share groups, packed end to end by padded
-/// size, in model order but those with partial dims last; and the mesh dims over which their
-/// gradients must be reduced, from the data flow: a gradient is Partial along the dims over which
-/// the batch is split and that do not cut the parameter, complete along others (a rank that holds a
-/// part along a data dim uses the samples of all ranks there). Ignored parameters have a bucket
-/// each.
+/// Fills Plan::buckets: the parameters of a unit that share groups and are reduced over the same
+/// mesh dims within them, packed end to end by padded size, in model order but those with partial
+/// dims last. A gradient is reduced along its partial_dims. Ignored parameters have a bucket each.
 ///
 ///   data_dims        cut over fsdp, replicas over rep    scatter   all_reduce   partial
 ///   rep, fsdp                                            fsdp      rep          -
@@ -44,7 +62,14 @@ namespace hpsim {
 
 /// Appends forward, loss, backward and optimizer of every optimizer step, with unshard and reshard
 /// of each unit around its compute (PyTorch FSDP2's order: the root unit is gathered first in
-/// forward and in backward, and freed last).
+/// forward and in backward, and freed last), and fills Plan::redistributions: what brings
+/// activations to the layout in which a module takes them, and their gradients back by the
+/// transposed redistribution. Nothing in backward serves the model's input.
+///
+///   up colwise, gelu, down rowwise    forward up, gelu, down; all_reduce tp of down's output
+///                                     backward down, gelu, up: no redistribution
+///   up, mid colwise, down rowwise     forward up, mid: 0; backward: all_reduce tp of the gradient
+///                                     of mid's input, in which each tp rank has a term
 [[nodiscard]] Plan schedule_compute(Plan plan);
 [[nodiscard]] bool has_compute(const Plan& plan);
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "plan/activation_part.h"
 #include "plan/passes/passes.h"
 
 namespace hpsim {
@@ -15,6 +16,38 @@ constexpr std::string_view kReshardRule =
     "outside compute parameters are sharded (multi-dim RFC 2.1.2)";
 constexpr std::string_view kOptimizerRule =
     "the optimizer updates true shards only (ragged RFC 6.4)";
+constexpr std::string_view kWholeRule =
+    "a weight whose rows are not cut, or cut by rows (colwise), takes every input feature";
+constexpr std::string_view kColumnsRule =
+    "a weight cut by columns (rowwise) takes the input features of its columns";
+constexpr std::string_view kSamplesRule =
+    "along a data dim that cuts its weight a module takes the samples of all ranks";
+constexpr std::string_view kTermsRule =
+    "an activation function needs the sum: its input comes as terms of one";
+constexpr std::string_view kRowwiseRule =
+    "rowwise gives Replicate: each rank computed terms of every output feature";
+constexpr std::string_view kLossTermsRule =
+    "the loss needs the sum: the model's output comes as terms of one";
+constexpr std::string_view kAddTermsRule =
+    "backward of one input read by all ranks: each has a term of its gradient (transposed)";
+constexpr std::string_view kTransposedRule = "backward of a redistribution is the transposed one";
+
+/// Why an activation, or its gradient, changes so.
+std::string_view rule_of(const Plan& plan, const Redistribution& redistribution) {
+  const Transition& transition = redistribution.transition;
+  if (redistribution.is_gradient) {
+    const bool adds = transition.op == RedistributeOp::AllReduce ||
+                      transition.op == RedistributeOp::ReduceScatter;
+    return adds ? kAddTermsRule : kTransposedRule;
+  }
+  if (redistribution.asked_by < 0) return kLossTermsRule;
+  if (redistribution.activation > redistribution.asked_by) return kRowwiseRule;
+  const auto module = static_cast<std::size_t>(redistribution.asked_by);
+  if (plan.scenario.model.modules[module].type != ModuleType::Linear) return kTermsRule;
+  const auto dim = static_cast<std::size_t>(transition.mesh_dims.at(0));
+  if (cut_dims(transition.before[dim]) == std::vector<int>{0}) return kSamplesRule;
+  return cut_dims(transition.after[dim]).empty() ? kWholeRule : kColumnsRule;
+}
 
 /// Emits the steps of one optimizer step.
 class Scheduler {
@@ -39,6 +72,7 @@ class Scheduler {
         last_module_[static_cast<std::size_t>(unit)] = static_cast<int>(module);
       }
     }
+    if (!scenario_.model.is_elementwise()) plan_redistributions();
   }
 
   void schedule(std::int64_t step) {
@@ -49,10 +83,13 @@ class Scheduler {
     for (int module = 0; module < num_modules(); ++module) {
       const int unit = unit_of_module_[static_cast<std::size_t>(module)];
       if (is_first_of(unit, module)) each_cut_bucket(unit, StepKind::Unshard);
+      redistribute(into_, module);
       emit(StepKind::Forward, -1, module, kForwardRule);
+      redistribute(out_of_, module);
       if (reshards && is_last_of(unit, module)) each_cut_bucket(unit, StepKind::Reshard);
     }
     if (reshards) reshard_root();
+    redistribute(into_, num_modules());
     emit(StepKind::Loss, -1, -1, kLossRule);
 
     phase_ = Phase::Backward;
@@ -62,6 +99,7 @@ class Scheduler {
       const int unit = unit_of_module_[static_cast<std::size_t>(module)];
       if (reshards && is_last_of(unit, module)) each_cut_bucket(unit, StepKind::Unshard);
       emit(StepKind::Backward, -1, module, kBackwardRule);
+      redistribute(back_, module);
       if (is_first_of(unit, module)) each_cut_bucket(unit, StepKind::Reshard);
     }
     reshard_root();
@@ -81,6 +119,39 @@ class Scheduler {
   }
   [[nodiscard]] bool is_last_of(int unit, int module) const {
     return unit >= 0 && last_module_[static_cast<std::size_t>(unit)] == module;
+  }
+
+  /// Steps that change the layout of an activation, ready but for the optimizer step.
+  using Changes = std::vector<std::vector<Step>>;  ///< per module, and the loss
+
+  void plan_redistributions() {
+    const auto num_places = static_cast<std::size_t>(num_modules()) + 1;
+    into_.resize(num_places);
+    out_of_.resize(num_places);
+    back_.resize(num_places);
+    const std::vector<std::int64_t> features = features_along(scenario_.model);
+    std::vector<Placement> now = input_layout(scenario_);
+    for (int module = 0; module < num_modules(); ++module) {
+      const ModuleLayout& layout = plan_.modules[static_cast<std::size_t>(module)];
+      const auto change = [&](Changes& changes, int activation, bool is_gradient,
+                              const std::vector<Placement>& from,
+                              const std::vector<Placement>& to) {
+        add_changes(changes[static_cast<std::size_t>(module)],
+                    {.activation = activation,
+                     .asked_by = module,
+                     .is_gradient = is_gradient,
+                     .features = features[static_cast<std::size_t>(activation)]},
+                    from, to);
+      };
+      change(into_, module, false, now, layout.input);
+      change(out_of_, module + 1, false, layout.output, layout.given);
+      if (module > first_with_parameters_) {
+        change(back_, module, true, layout.input_gradient, gradient_placements(now));
+      }
+      now = layout.given;
+    }
+    add_changes(into_.back(), {.activation = num_modules(), .features = features.back()}, now,
+                plan_.output);
   }
 
   void unshard_root() { each_root(StepKind::Unshard); }
@@ -113,6 +184,31 @@ class Scheduler {
     }
   }
 
+  void add_changes(std::vector<Step>& changes, Redistribution redistribution,
+                   const std::vector<Placement>& from, const std::vector<Placement>& to) {
+    for (Transition& transition : hpsim::redistribute(from, to)) {
+      redistribution.transition = std::move(transition);
+      Step step;
+      step.kind = StepKind::Redistribute;
+      step.phase = redistribution.is_gradient ? Phase::Backward : Phase::Forward;
+      step.module = redistribution.asked_by;
+      step.redistribution = static_cast<int>(plan_.redistributions.size());
+      step.collective = redistribution_collective(plan_, redistribution);
+      step.why = {to_string(redistribution.transition.before),
+                  to_string(redistribution.transition.after), rule_of(plan_, redistribution)};
+      changes.push_back(std::move(step));
+      plan_.redistributions.push_back(redistribution);
+    }
+  }
+
+  void redistribute(const Changes& changes, int module) {
+    if (changes.empty()) return;
+    for (const Step& change : changes[static_cast<std::size_t>(module)]) {
+      plan_.steps.push_back(change);
+      plan_.steps.back().step = step_;
+    }
+  }
+
   Step& emit(StepKind kind, int bucket, int module, std::string_view rule) {
     Step step;
     step.kind = kind;
@@ -132,6 +228,9 @@ class Scheduler {
   std::vector<int> first_module_;    ///< per unit
   std::vector<int> last_module_;     ///< per unit
   int first_with_parameters_ = 1 << 30;
+  Changes into_;    ///< before a module's forward, and before the loss
+  Changes out_of_;  ///< after a module's forward
+  Changes back_;    ///< after a module's backward
   std::int64_t step_ = 0;
   Phase phase_ = Phase::Forward;
 };

@@ -9,7 +9,7 @@ CollectiveReport collective(std::int64_t seq, CollectiveOp op, Phase phase, doub
                             MeshDims dims, std::int64_t size, std::int64_t in, std::int64_t out) {
   return {.seq = seq,
           .phase = phase,
-          .bucket = 0,
+          .payload = 0,
           .spec = {.op = op,
                    .dims = std::move(dims),
                    .group_size = size,
@@ -45,7 +45,7 @@ Report report_of(Scenario scenario) {
   report.backend = "local";
   report.outcome = Outcome::Pass;
   report.exit_code = 0;
-  report.buckets = {{"(root)", {"weight"}, {}}};
+  report.payloads = {{"(root)", {"weight"}, {}, {}}};
   report.has_run = true;
   report.ledger.resize(kNumMemoryKinds);
   for (LedgerReport& kind : report.ledger)

@@ -10,15 +10,25 @@
 namespace hpsim {
 namespace {
 
-/// Reads `placements` of both places.
-class PlacementReader {
+/// The style that the file calls so; nothing for styles that are not supported yet.
+std::optional<ParallelStyle> style_of(std::string_view name) {
+  for (const ParallelStyle style :
+       {ParallelStyle::Replicate, ParallelStyle::Colwise, ParallelStyle::Rowwise}) {
+    if (name_of(style) == name) return style;
+  }
+  return std::nullopt;
+}
+
+/// Reads `parallelize`, and `placements` of both places.
+class ParallelismReader {
  public:
-  PlacementReader(const ObjectReader& scenario, const Mesh& mesh, const Roles& roles,
-                  const ModelSpec& model)
+  ParallelismReader(const ObjectReader& scenario, const Mesh& mesh, const Roles& roles,
+                    const ModelSpec& model)
       : scenario_(scenario),
         problems_(scenario.problems()),
         mesh_(mesh),
         roles_(roles),
+        model_(model),
         parameters_(list_parameters(model)),
         placements_(parameters_.size()),
         where_(parameters_.size()) {
@@ -26,16 +36,15 @@ class PlacementReader {
       of_parameter.assign(static_cast<std::size_t>(mesh.num_dims()), Replicate{});
     for (auto& of_parameter : where_)
       of_parameter.resize(static_cast<std::size_t>(mesh.num_dims()));
+    parameters_of_.resize(std::max(model.modules.size(), model.elementwise.size()));
+    for (std::size_t p = 0; p < parameters_.size(); ++p)
+      parameters_of_[static_cast<std::size_t>(parameters_[p].module)].push_back(p);
   }
 
-  std::vector<std::vector<Placement>> read(const ModelSpec& model) {
-    const auto patterns = scenario_.members("placements");
-    if (!patterns.empty() && !model.is_elementwise()) {
-      problems_.add(scenario_.where("placements"),
-                    "not supported yet: placements of the parameters of modules",
-                    "this version takes placements of elementwise \"parameters\"");
-      return {};
-    }
+  Parallelism read() {
+    styles_.resize(parameters_of_.size(), ParallelStyle::Replicate);
+    has_bad_style_.resize(parameters_of_.size());
+    read_styles();
     int next = 0;  // parameters are in file order
     for (const auto& [name, at] : scenario_.members("parameters")) {
       const int p = next++;
@@ -44,7 +53,7 @@ class PlacementReader {
       read_entries(reader.members("placements"), {p});
     }
     PatternMatcher matcher(names_of(parameters_), "parameter", problems_);
-    for (const auto& [pattern, at] : patterns) {
+    for (const auto& [pattern, at] : scenario_.members("placements")) {
       const std::vector<int> matched = matcher.matches_of(pattern, at);
       if (!at.value->is_object()) continue;
       std::vector<std::pair<std::string, JsonCursor>> entries;
@@ -54,10 +63,110 @@ class PlacementReader {
     }
     for (std::size_t p = 0; p < parameters_.size(); ++p)
       check_factors(p);
-    return placements_;
+    for (std::size_t p = 0; p + 1 < parameters_.size(); ++p) {
+      const ParameterSpec& bias = parameters_[p + 1];
+      const bool is_known = !has_bad_style_[static_cast<std::size_t>(bias.module)];
+      if (is_known && bias.kind == ParameterSpec::Kind::LinearBias) check_bias(p, p + 1);
+    }
+    return {std::move(placements_), std::move(styles_)};
   }
 
  private:
+  /// Names of modules, or of elementwise parameters; a style cuts along tp_dim.
+  void read_styles() {
+    const auto patterns = scenario_.members("parallelize");
+    if (patterns.empty()) return;
+    if (!roles_.tp_dim) {
+      problems_.add(
+          scenario_.where("parallelize"), "parallelize cuts along tp_dim, but no mesh dim is that",
+          fmt::format("say which of the mesh dims {} it is: \"roles\": {{\"tp_dim\": {}}}",
+                      quoted_list(mesh_.names()), in_quotes(mesh_.names().back())));
+    }
+    PatternMatcher matcher(unit_names(model_), model_.is_elementwise() ? "parameter" : "module",
+                           problems_);
+    std::vector<std::optional<JsonCursor>> where(unit_names(model_).size());
+    for (const auto& [pattern, at] : patterns) {
+      const std::vector<int> matched = matcher.matches_of(pattern, at);
+      if (!at.value->is_string()) continue;
+      const std::optional<ParallelStyle> style = style_of(at.value->get_ref<const std::string&>());
+      if (!style) {
+        for (const int module : matched)
+          has_bad_style_[static_cast<std::size_t>(module)] = true;
+        continue;
+      }
+      bool takes_style = matched.empty() || *style == ParallelStyle::Replicate;
+      for (const int module : matched) {
+        if (parameters_of_[static_cast<std::size_t>(module)].empty()) continue;
+        takes_style = true;
+        auto& known = where[static_cast<std::size_t>(module)];
+        if (known && known->value->get_ref<const std::string&>() != name_of(*style)) {
+          problems_.add(at,
+                        fmt::format("{} is {} here, but {} at {}",
+                                    in_quotes(module_name(model_, module)), name_of(*style),
+                                    known->value->get_ref<const std::string&>(), known->pointer),
+                        "keep one of the two");
+          continue;
+        }
+        known = at;
+        if (roles_.tp_dim) apply(*style, module, at);
+      }
+      if (takes_style) continue;
+      problems_.add(at,
+                    fmt::format("{} takes no style: it has no parameters, and keeps the layout of "
+                                "its input",
+                                in_quotes(module_name(model_, matched.front()))),
+                    "leave it out, or write \"replicate\"");
+    }
+  }
+
+  void apply(ParallelStyle style, int module, const JsonCursor& at) {
+    styles_[static_cast<std::size_t>(module)] = style;
+    if (style == ParallelStyle::Replicate) return;
+    const auto dim = static_cast<std::size_t>(*roles_.tp_dim);
+    for (const std::size_t p : parameters_of_[static_cast<std::size_t>(module)]) {
+      const ParameterSpec& spec = parameters_[p];
+      const bool is_bias = spec.kind == ParameterSpec::Kind::LinearBias;
+      if (style == ParallelStyle::Rowwise && is_bias) continue;
+      const int cut = style == ParallelStyle::Colwise ? 0 : 1;
+      if (cut < static_cast<int>(spec.shape.size())) {
+        placements_[p][dim] = Shard{cut};
+        continue;
+      }
+      problems_.add(
+          at, fmt::format("rowwise cuts tensor dim 1, but {} has one dim", in_quotes(spec.name)),
+          "write \"colwise\", which cuts dim 0, or \"replicate\"");
+    }
+  }
+
+  /// A bias goes with the output features of its weight, and is added once where these are sums.
+  void check_bias(std::size_t weight, std::size_t bias) {
+    for (int mesh_dim = 0; mesh_dim < mesh_.num_dims(); ++mesh_dim) {
+      const auto at = static_cast<std::size_t>(mesh_dim);
+      const Placement& of_weight = placements_[weight][at];
+      const Placement& of_bias = placements_[bias][at];
+      const bool cuts_output = cut_dims(of_weight) == std::vector<int>{0};
+      const Placement wanted = cuts_output ? of_weight : Placement{Replicate{}};
+      if (of_bias == wanted) continue;
+      const JsonCursor* where = nullptr;
+      for (const std::size_t p : {bias, weight}) {
+        if (where == nullptr && where_[p][at]) where = &*where_[p][at];
+      }
+      const std::string why =
+          cuts_output ? fmt::format("its output features are those of {}",
+                                    in_quotes(parameters_[weight].name))
+          : cut_dims(of_weight).empty()
+              ? fmt::format("{} is not cut there", in_quotes(parameters_[weight].name))
+              : "it is added once to the sum of what the ranks compute";
+      problems_.add(
+          where == nullptr ? scenario_.where("placements") : *where,
+          fmt::format("{} is {} along {}, but {} is {}", in_quotes(parameters_[weight].name),
+                      to_string(of_weight), mesh_.name(mesh_dim), in_quotes(parameters_[bias].name),
+                      to_string(of_bias)),
+          fmt::format("write {}: {{{}: \"{}\"}}: {}", in_quotes(parameters_[bias].name),
+                      in_quotes(mesh_.name(mesh_dim)), to_string(wanted), why));
+    }
+  }
+
   void read_entries(const std::vector<std::pair<std::string, JsonCursor>>& entries,
                     const std::vector<int>& parameters) {
     for (const auto& [name, at] : entries) {
@@ -184,16 +293,20 @@ class PlacementReader {
   Problems& problems_;
   const Mesh& mesh_;
   const Roles& roles_;
+  const ModelSpec& model_;
   std::vector<ParameterSpec> parameters_;
+  std::vector<std::vector<std::size_t>> parameters_of_;  ///< per module, or elementwise parameter
+  std::vector<ParallelStyle> styles_;                    ///< likewise
+  std::vector<bool> has_bad_style_;                      ///< likewise: one that is no style
   std::vector<std::vector<Placement>> placements_;
   std::vector<std::vector<std::optional<JsonCursor>>> where_;  ///< like placements_
 };
 
 }  // namespace
 
-std::vector<std::vector<Placement>> read_placements(const ObjectReader& scenario, const Mesh& mesh,
-                                                    const Roles& roles, const ModelSpec& model) {
-  return PlacementReader(scenario, mesh, roles, model).read(model);
+Parallelism read_parallelism(const ObjectReader& scenario, const Mesh& mesh, const Roles& roles,
+                             const ModelSpec& model) {
+  return ParallelismReader(scenario, mesh, roles, model).read();
 }
 
 }  // namespace hpsim

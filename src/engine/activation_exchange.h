@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/rank_memory.h"
+#include "plan/activation_part.h"
+#include "tensor/buffer.h"
+
+namespace hpsim {
+
+/// What one rank holds of an activation, or of the gradient of one.
+template <class T>
+struct LocalActivation {
+  Buffer<T> data;
+  std::int64_t elems = 0;
+};
+
+/// Takes memory for an activation, and gives it back.
+template <class T>
+[[nodiscard]] LocalActivation<T> take_activation(RankMemory<T>& memory, std::int64_t elems);
+template <class T>
+void give_back(RankMemory<T>& memory, LocalActivation<T>& activation);
+
+/// Copies `block` from one part of an activation to another; both hold it.
+template <class T>
+void copy_block(std::int64_t local_batch, const ActivationPart& block, const T* from,
+                const ActivationPart& from_part, T* to, const ActivationPart& to_part);
+
+/// One change of the layout of an activation on one rank: copies into and out of slots around the
+/// collective, or the local change where nothing is sent (see RedistributionSizes).
+template <class T>
+class ActivationExchange {
+ public:
+  /// `memory` must outlive the object.
+  ActivationExchange(const Plan& plan, const Redistribution& redistribution,
+                     const Coordinate& coordinate, RankMemory<T>& memory);
+
+  struct Ends {
+    const T* input = nullptr;
+    T* output = nullptr;
+  };
+
+  /// Ends of the collective; none for local changes, which are done here.
+  [[nodiscard]] Ends begin(LocalActivation<T>& activation);
+  /// Puts what arrived in the place of `activation`.
+  void finish(LocalActivation<T>& activation);
+
+ private:
+  [[nodiscard]] bool is_of_parts() const {
+    return communicates(op_) && op_ != RedistributeOp::AllReduce;
+  }
+  void change_locally(LocalActivation<T>& activation);
+  void pack(const T* activation);
+  void unpack(const T* slots, T* activation) const;
+
+  RankMemory<T>& memory_;
+  std::int64_t local_batch_;
+  RedistributeOp op_;
+  RedistributionSizes sizes_;
+  bool is_first_ = false;  ///< along the mesh dims of the change
+  ActivationPart before_;
+  ActivationPart after_;
+  std::vector<ActivationPart> before_of_;  ///< per member of the group
+  std::vector<ActivationPart> after_of_;
+  Buffer<T> sent_;
+  Buffer<T> arrived_;
+};
+
+}  // namespace hpsim
