@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "tensor/shape.h"
 
@@ -88,6 +90,22 @@ std::string to_string(ReduceOp op) {
 
 std::vector<int> cut_dims(const Placement& placement) {
   return std::visit(CutDims{}, placement);
+}
+
+bool cuts(const Placement& placement, int tensor_dim) {
+  if (const auto* shard = std::get_if<Shard>(&placement)) return shard->dim == tensor_dim;
+  if (const auto* shard = std::get_if<StridedShard>(&placement)) return shard->dim == tensor_dim;
+  const auto is_among = [&](const std::vector<int>& dims) {
+    return std::find(dims.begin(), dims.end(), tensor_dim) != dims.end();
+  };
+  if (const auto* ragged = std::get_if<RaggedShard>(&placement)) return is_among(ragged->dims);
+  const auto* strided = std::get_if<RaggedStridedShard>(&placement);
+  return strided != nullptr && is_among(strided->dims);
+}
+
+bool is_cut(const Placement& placement) {
+  return !std::holds_alternative<Replicate>(placement) &&
+         !std::holds_alternative<Partial>(placement);
 }
 
 std::int64_t split_factor_of(const Placement& placement) {

@@ -92,6 +92,12 @@ enum class Vocabulary {
 /// none for Replicate and Partial.
 [[nodiscard]] std::vector<int> cut_dims(const Placement& placement);
 
+/// Whether it cuts that tensor dim, alone or with others.
+[[nodiscard]] bool cuts(const Placement& placement, int tensor_dim);
+
+/// Whether it cuts any.
+[[nodiscard]] bool is_cut(const Placement& placement);
+
 /// 1 but for strided placements.
 [[nodiscard]] std::int64_t split_factor_of(const Placement& placement);
 

@@ -55,8 +55,7 @@ Interval ragged_cells(const LocalUnits& units, std::int64_t num_ranks, std::int6
 MeshDims cutting_order(const std::vector<Placement>& placements, int tensor_dim) {
   MeshDims order;
   for (int mesh_dim = 0; mesh_dim < static_cast<int>(placements.size()); ++mesh_dim) {
-    const std::vector<int> cut = cut_dims(placement_on(placements, mesh_dim));
-    if (std::find(cut.begin(), cut.end(), tensor_dim) != cut.end()) order.push_back(mesh_dim);
+    if (cuts(placement_on(placements, mesh_dim), tensor_dim)) order.push_back(mesh_dim);
   }
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
     return split_factor_of(placement_on(placements, a)) <
@@ -68,7 +67,7 @@ MeshDims cutting_order(const std::vector<Placement>& placements, int tensor_dim)
 MeshDims cutting_dims(const std::vector<Placement>& placements) {
   MeshDims dims;
   for (int mesh_dim = 0; mesh_dim < static_cast<int>(placements.size()); ++mesh_dim) {
-    if (!cut_dims(placement_on(placements, mesh_dim)).empty()) dims.push_back(mesh_dim);
+    if (is_cut(placement_on(placements, mesh_dim))) dims.push_back(mesh_dim);
   }
   return dims;
 }

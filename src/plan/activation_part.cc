@@ -8,14 +8,6 @@
 namespace hpsim {
 namespace {
 
-/// A layout [batch, features] as the layout of the features alone.
-std::vector<Placement> of_features(std::vector<Placement> layout) {
-  for (Placement& placement : layout) {
-    if (cut_dims(placement) == std::vector<int>{0}) placement = Replicate{};
-  }
-  return layout;
-}
-
 CollectiveOp collective_op(RedistributeOp op) {
   switch (op) {
     case RedistributeOp::AllGather:
@@ -74,8 +66,12 @@ ActivationPart activation_part(const Scenario& scenario, const std::vector<Place
     part.data_ranks.push_back(mesh.index_along(scenario.data.data_dims, own));
   } while (advance(mesh, gathered, own));
   std::sort(part.data_ranks.begin(), part.data_ranks.end());
-  const Box box = local_box({{1, features}, of_features(layout)}, mesh, coordinate);
-  part.features = {box.offset[1], box.offset[1] + box.shape[1]};
+  part.features = {0, features};
+  for (const int dim : cutting_order(layout, 1)) {
+    const Interval kept = shard_interval(
+        part.features.length(), {coordinate.at(static_cast<std::size_t>(dim)), mesh.size(dim)});
+    part.features = {part.features.begin + kept.begin, part.features.begin + kept.end};
+  }
   return part;
 }
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "plan/activation_part.h"
 
 namespace hpsim {
 namespace {
@@ -14,14 +13,9 @@ bool is_partial(const Placement& placement) {
   return std::holds_alternative<Partial>(placement);
 }
 
-bool cuts(const Placement& placement, int tensor_dim) {
-  return cut_dims(placement) == std::vector<int>{tensor_dim};
-}
-
 /// Whether two placements cut different tensor dims in the same way.
 bool cuts_alike(const Placement& a, const Placement& b) {
-  return cut_dims(a).size() == 1 && cut_dims(b).size() == 1 &&
-         split_factor_of(a) == split_factor_of(b);
+  return is_cut(a) && is_cut(b) && split_factor_of(a) == split_factor_of(b);
 }
 
 }  // namespace
@@ -48,7 +42,7 @@ const Placement* ActivationReplay::weight_cut(int module, int mesh_dim) const {
   if (weight < 0 || plan_.mesh().size(mesh_dim) == 1) return nullptr;
   const auto& placements = plan_.parameter(weight).unsharded;
   const Placement& placement = placements.at(static_cast<std::size_t>(mesh_dim));
-  return cut_dims(placement).empty() ? nullptr : &placement;
+  return is_cut(placement) ? &placement : nullptr;
 }
 
 ActivationReplay::Fault ActivationReplay::wrong_layout(const std::string& who, int mesh_dim,
@@ -81,11 +75,6 @@ std::optional<ActivationReplay::Fault> ActivationReplay::redistribute(const Step
                  fmt::format("{} of the {} over ({}) changes {} to {}", name_of(transition.op),
                              name, plan_.mesh().names(transition.mesh_dims),
                              to_string(transition.before), to_string(transition.after))};
-  }
-  if (step.collective != redistribution_collective(plan_, redistribution)) {
-    return Fault{FindingCode::CommShape,
-                 fmt::format("{} of the {}: its collective is not that of its layouts",
-                             name_of(transition.op), name)};
   }
   if (got == transition.before) return std::nullopt;
   const bool adds =

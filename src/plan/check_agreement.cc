@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "plan/activation_part.h"
 #include "plan/activation_replay.h"
 #include "plan/plan_checks.h"
 
@@ -133,7 +134,21 @@ class Replay {
     });
   }
 
+  void check_redistribution(const Step& step) {
+    const auto at = static_cast<std::size_t>(step.redistribution);
+    const Redistribution& redistribution = plan_.redistributions.at(at);
+    if (redistribution_collectives_.size() <= at) redistribution_collectives_.resize(at + 1);
+    std::optional<std::optional<CollectiveSpec>>& wanted = redistribution_collectives_[at];
+    if (!wanted) wanted = redistribution_collective(plan_, redistribution);
+    expect(step.collective == *wanted, FindingCode::CommShape, step, [&] {
+      return fmt::format("{} of the {}: its collective is not that of its layouts",
+                         name_of(redistribution.transition.op),
+                         activation_text(plan_, redistribution));
+    });
+  }
+
   void follow_activations(const Step& step) {
+    if (step.kind == StepKind::Redistribute) check_redistribution(step);
     const auto fault = activations_->take(step);
     expect(!fault, fault ? fault->code : FindingCode::CommOrder, step,
            [&] { return fault->message; });
@@ -206,6 +221,7 @@ class Replay {
   std::vector<BucketState> state_;
   std::vector<std::vector<int>> buckets_of_module_;
   std::optional<ActivationReplay> activations_;
+  std::vector<std::optional<std::optional<CollectiveSpec>>> redistribution_collectives_;
   PlanCheckOutcome outcome_;
 };
 

@@ -77,9 +77,8 @@ class Rules {
     const ParameterSpec& spec = scenario_.parameters[static_cast<std::size_t>(p_)];
     if (!scenario_.styles.empty() && scenario_.roles.tp_dim == mesh_dim) {
       const ParallelStyle style = scenario_.styles[static_cast<std::size_t>(spec.module)];
-      const int cut = cut_dims(placement(mesh_dim)).at(0);
-      const bool is_of_style = (style == ParallelStyle::Colwise && cut == 0) ||
-                               (style == ParallelStyle::Rowwise && cut == 1);
+      const bool is_of_style = (style == ParallelStyle::Colwise && cuts(placement(mesh_dim), 0)) ||
+                               (style == ParallelStyle::Rowwise && cuts(placement(mesh_dim), 1));
       if (is_of_style) return fmt::format("style {} of its module", name_of(style));
     }
     return "as the scenario's placements say";

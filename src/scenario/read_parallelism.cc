@@ -144,7 +144,7 @@ class ParallelismReader {
       const auto at = static_cast<std::size_t>(mesh_dim);
       const Placement& of_weight = placements_[weight][at];
       const Placement& of_bias = placements_[bias][at];
-      const bool cuts_output = cut_dims(of_weight) == std::vector<int>{0};
+      const bool cuts_output = cuts(of_weight, 0);
       const Placement wanted = cuts_output ? of_weight : Placement{Replicate{}};
       if (of_bias == wanted) continue;
       const JsonCursor* where = nullptr;
@@ -154,7 +154,7 @@ class ParallelismReader {
       const std::string why =
           cuts_output ? fmt::format("its output features are those of {}",
                                     in_quotes(parameters_[weight].name))
-          : cut_dims(of_weight).empty()
+          : !is_cut(of_weight)
               ? fmt::format("{} is not cut there", in_quotes(parameters_[weight].name))
               : "it is added once to the sum of what the ranks compute";
       problems_.add(

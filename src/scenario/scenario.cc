@@ -69,7 +69,7 @@ MeshDims shared_data_dims(const Scenario& scenario, int p) {
   const auto& placements = scenario.placements.at(static_cast<std::size_t>(p));
   MeshDims shared;
   for (const int dim : scenario.data.data_dims) {
-    if (!cut_dims(placements.at(static_cast<std::size_t>(dim))).empty()) shared.push_back(dim);
+    if (is_cut(placements.at(static_cast<std::size_t>(dim)))) shared.push_back(dim);
   }
   return shared;
 }

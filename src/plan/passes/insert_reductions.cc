@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <map>
+#include <tuple>
 #include <utility>
 
 #include "plan/passes/passes.h"
@@ -19,20 +21,32 @@ constexpr std::string_view kScaleRule =
     "no reduction carries the factor k/F: it is applied once, locally (multi-dim RFC 2.2.2)";
 constexpr std::string_view kStoreRule = "true sizes are stored, padding is not (ragged RFC 6.4)";
 
-/// Layout of a parameter's gradient with these dims Partial and, once reduced, the cut in place.
-std::string gradient_layout(const Plan& plan, int p, const MeshDims& partial_dims, bool is_cut) {
-  const PlannedParameter& parameter = plan.parameter(p);
-  std::vector<Placement> placements = is_cut ? parameter.sharded : parameter.unsharded;
-  for (const int dim : partial_dims)
-    placements[static_cast<std::size_t>(dim)] = Partial{};
-  return to_string(placements, plan.scenario.fully_shard.vocabulary);
-}
+/// Layouts of gradients in words; each is written once, whatever the number of optimizer steps.
+class GradientLayouts {
+ public:
+  explicit GradientLayouts(const Plan& plan) : plan_(plan) {}
 
-/// The same of a bucket, told by the last of its parameters: the one that is Partial if any is.
-std::string gradient_layout(const Plan& plan, const Bucket& bucket, const MeshDims& partial_dims,
-                            bool is_cut) {
-  return gradient_layout(plan, bucket.parameters.back(), partial_dims, is_cut);
-}
+  /// Of a parameter's gradient with these dims Partial and, once reduced, the cut in place.
+  const std::string& of_parameter(int p, const MeshDims& partial_dims, bool is_cut) {
+    std::string& text = texts_[{p, partial_dims, is_cut}];
+    if (!text.empty()) return text;
+    const PlannedParameter& parameter = plan_.parameter(p);
+    std::vector<Placement> placements = is_cut ? parameter.sharded : parameter.unsharded;
+    for (const int dim : partial_dims)
+      placements[static_cast<std::size_t>(dim)] = Partial{};
+    text = to_string(placements, plan_.scenario.fully_shard.vocabulary);
+    return text;
+  }
+
+  /// Of a bucket, told by the last of its parameters: the one that is Partial if any is.
+  const std::string& of_bucket(const Bucket& bucket, const MeshDims& partial_dims, bool is_cut) {
+    return of_parameter(bucket.parameters.back(), partial_dims, is_cut);
+  }
+
+ private:
+  const Plan& plan_;
+  std::map<std::tuple<int, MeshDims, bool>, std::string> texts_;
+};
 
 /// Dims over which the last parameter of the bucket is reduced after the last unit.
 MeshDims all_partial_dims(const Bucket& bucket) {
@@ -42,7 +56,8 @@ MeshDims all_partial_dims(const Bucket& bucket) {
 /// The steps that turn a bucket's gradients into gradients of its shards.
 class Reducer {
  public:
-  Reducer(const Plan& plan, std::int64_t step) : plan_(plan), step_(step) {}
+  Reducer(const Plan& plan, GradientLayouts& layouts, std::int64_t step)
+      : plan_(plan), layouts_(layouts), step_(step) {}
 
   void reduce(int b) {
     const Bucket& bucket = plan_.bucket(b);
@@ -57,8 +72,8 @@ class Reducer {
       step.collective->prescale = factor;
       if (!all_reduces) step.collective->scale = 1 / divisor;
       const MeshDims rest = union_of(bucket.all_reduce_dims, all_partial_dims(bucket));
-      step.why.before = gradient_layout(plan_, bucket, union_of(rest, bucket.scatter_dims), false);
-      step.why.after = gradient_layout(plan_, bucket, rest, true);
+      step.why.before = layouts_.of_bucket(bucket, union_of(rest, bucket.scatter_dims), false);
+      step.why.after = layouts_.of_bucket(bucket, rest, true);
     }
     if (all_reduces) {
       Step& step = emit(StepKind::AllReduce, b, kAllReduceRule);
@@ -67,9 +82,8 @@ class Reducer {
       if (!scatters) step.collective->prescale = factor;
       step.collective->scale = 1 / divisor;
       const MeshDims partial = all_partial_dims(bucket);
-      step.why.before =
-          gradient_layout(plan_, bucket, union_of(bucket.all_reduce_dims, partial), true);
-      step.why.after = gradient_layout(plan_, bucket, partial, true);
+      step.why.before = layouts_.of_bucket(bucket, union_of(bucket.all_reduce_dims, partial), true);
+      step.why.after = layouts_.of_bucket(bucket, partial, true);
     }
     if (!scatters && !all_reduces) {
       emit(StepKind::ScaleGradient, b, kScaleRule).local_scale = factor / divisor;
@@ -109,8 +123,8 @@ class Reducer {
     step.partial = range;
     step.collective = spec(CollectiveOp::AllReduce, partial.dims, elems, elems);
     const int first = bucket.parameters[static_cast<std::size_t>(partial.members.begin)];
-    step.why.before = gradient_layout(plan_, first, partial.dims, true);
-    step.why.after = gradient_layout(plan_, first, {}, true);
+    step.why.before = layouts_.of_parameter(first, partial.dims, true);
+    step.why.after = layouts_.of_parameter(first, {}, true);
     return step;
   }
   [[nodiscard]] CollectiveSpec spec(CollectiveOp op, const MeshDims& dims,
@@ -135,6 +149,7 @@ class Reducer {
   }
 
   const Plan& plan_;
+  GradientLayouts& layouts_;
   std::int64_t step_;
   Phase phase_ = Phase::Backward;
   std::vector<Step> steps_;
@@ -183,11 +198,12 @@ Plan insert_reductions(Plan plan) {
     ends_unit[i] = 1;
   }
 
+  GradientLayouts layouts(plan);
   std::vector<Step> with_reductions;
   with_reductions.reserve(plan.steps.size() * 2);
   for (std::size_t i = 0; i < plan.steps.size(); ++i) {
     const Step& step = plan.steps[i];
-    Reducer reducer(plan, step.step);
+    Reducer reducer(plan, layouts, step.step);
     if (step.kind == StepKind::Optimizer) {
       // The root unit is reduced last, then what is Partial along other dims.
       for (int unit = 0; unit < static_cast<int>(plan.scenario.units.size()); ++unit) {

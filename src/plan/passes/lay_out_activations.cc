@@ -25,10 +25,7 @@ class ModuleRule {
       : layout_(layout), at_(mesh_dim), arriving_(arriving) {}
 
   /// y = x Wᵀ along a mesh dim that leaves the weight whole: samples may be cut, features not.
-  void whole_weight() {
-    const bool is_by_samples = cut_dims(arriving_) == std::vector<int>{0};
-    set(is_by_samples ? arriving_ : Placement{Replicate{}});
-  }
+  void whole_weight() { set(cuts(arriving_, 0) ? arriving_ : Placement{Replicate{}}); }
   /// Rows of the weight: every input feature, a part of the output features; what they send back
   /// to an input feature are terms.
   void cut_rows(const Placement& weight) {
@@ -68,18 +65,14 @@ Plan lay_out_activations(Plan plan) {
         weights[m] < 0 ? std::vector<Placement>{} : placements_of(scenario, weights[m]);
     for (std::size_t dim = 0; dim < num_dims; ++dim) {
       ModuleRule rule(layout, dim, now[dim]);
-      const int cut =
-          weight.empty() || mesh.size(static_cast<int>(dim)) == 1 || cut_dims(weight[dim]).empty()
-              ? -1
-              : cut_dims(weight[dim])[0];
       if (weight.empty()) {
         rule.element_by_element();
-      } else if (cut == 0) {
-        rule.cut_rows(weight[dim]);
-      } else if (cut == 1) {
-        rule.cut_columns(weight[dim]);
-      } else {
+      } else if (mesh.size(static_cast<int>(dim)) == 1 || !is_cut(weight[dim])) {
         rule.whole_weight();
+      } else if (cuts(weight[dim], 0)) {
+        rule.cut_rows(weight[dim]);
+      } else {
+        rule.cut_columns(weight[dim]);
       }
     }
     layout.given = layout.output;

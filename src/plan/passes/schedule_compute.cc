@@ -45,15 +45,18 @@ std::string_view rule_of(const Plan& plan, const Redistribution& redistribution)
   const auto module = static_cast<std::size_t>(redistribution.asked_by);
   if (plan.scenario.model.modules[module].type != ModuleType::Linear) return kTermsRule;
   const auto dim = static_cast<std::size_t>(transition.mesh_dims.at(0));
-  if (cut_dims(transition.before[dim]) == std::vector<int>{0}) return kSamplesRule;
-  return cut_dims(transition.after[dim]).empty() ? kWholeRule : kColumnsRule;
+  if (cuts(transition.before[dim], 0)) return kSamplesRule;
+  return is_cut(transition.after[dim]) ? kColumnsRule : kWholeRule;
 }
 
 /// Emits the steps of one optimizer step.
 class Scheduler {
  public:
   explicit Scheduler(Plan& plan)
-      : plan_(plan), scenario_(plan.scenario), buckets_of_unit_(buckets_by_unit(plan)) {
+      : plan_(plan),
+        scenario_(plan.scenario),
+        buckets_of_unit_(buckets_by_unit(plan)),
+        texts_(plan.buckets.size()) {
     const std::size_t num_modules = scenario_.model.is_elementwise()
                                         ? scenario_.model.elementwise.size()
                                         : scenario_.model.modules.size();
@@ -162,17 +165,30 @@ class Scheduler {
     }
   }
 
+  struct LayoutTexts {
+    std::string sharded;
+    std::string unsharded;
+  };
+
+  /// Those of the first parameter of a bucket, written once.
+  const LayoutTexts& texts_of(int bucket) {
+    LayoutTexts& texts = texts_.at(static_cast<std::size_t>(bucket));
+    if (!texts.sharded.empty()) return texts;
+    const PlannedParameter& parameter = plan_.parameter(plan_.bucket(bucket).parameters.at(0));
+    const Vocabulary vocabulary = scenario_.fully_shard.vocabulary;
+    texts = {to_string(parameter.sharded, vocabulary), to_string(parameter.unsharded, vocabulary)};
+    return texts;
+  }
+
   /// Unshards or reshards the buckets of a unit that are cut over more than one rank.
   void each_cut_bucket(int unit, StepKind kind) {
     for (const int b : buckets_of_unit_[static_cast<std::size_t>(unit)]) {
       const Bucket& bucket = plan_.buckets[static_cast<std::size_t>(b)];
       if (bucket.sharded_group.size == 1) continue;
       Step& step = emit(kind, b, -1, kind == StepKind::Unshard ? kUnshardRule : kReshardRule);
-      const auto& parameter = plan_.parameters[static_cast<std::size_t>(bucket.parameters.at(0))];
-      const Vocabulary vocabulary = scenario_.fully_shard.vocabulary;
-      step.why.before = to_string(parameter.sharded, vocabulary);
-      step.why.after = to_string(parameter.unsharded, vocabulary);
-      if (kind == StepKind::Reshard) std::swap(step.why.before, step.why.after);
+      const LayoutTexts& texts = texts_of(b);
+      step.why.before = kind == StepKind::Unshard ? texts.sharded : texts.unsharded;
+      step.why.after = kind == StepKind::Unshard ? texts.unsharded : texts.sharded;
       if (kind == StepKind::Unshard) {
         step.collective = CollectiveSpec{.op = CollectiveOp::AllGather,
                                          .dims = bucket.sharded_group.dims,
@@ -224,6 +240,7 @@ class Scheduler {
   Plan& plan_;
   const Scenario& scenario_;
   std::vector<std::vector<int>> buckets_of_unit_;
+  std::vector<LayoutTexts> texts_;   ///< per bucket
   std::vector<int> unit_of_module_;  ///< -1: no parameters, or in the root unit
   std::vector<int> first_module_;    ///< per unit
   std::vector<int> last_module_;     ///< per unit
