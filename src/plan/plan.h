@@ -66,6 +66,7 @@ struct Bucket {
   GroupInfo unsharded_group;
   MeshDims scatter_dims;     ///< reduce-scattered over; empty: gradients are complete or not cut
   MeshDims all_reduce_dims;  ///< all-reduced over, within unsharded_group
+  MeshDims average_dims;  ///< instead of that, weights are averaged over them: sync_object "weight"
   std::vector<PartialRange> partials;  ///< all-reduced after the last unit
   bool is_ignored = false;  ///< fully_shard leaves it alone: reduced in the optimizer phase
 
@@ -87,6 +88,11 @@ struct Plan {
   }
   [[nodiscard]] const Bucket& bucket(int b) const {
     return buckets.at(static_cast<std::size_t>(b));
+  }
+  /// Mesh dims along which ranks update parameter `p` by gradients of their own, and hold optimizer
+  /// state of their own; the mean over them is what the training makes.
+  [[nodiscard]] const MeshDims& averaged_dims(int p) const {
+    return bucket(parameter(p).bucket).average_dims;
   }
   [[nodiscard]] const std::string& unit_name(const Bucket& bucket) const {
     return scenario.units.at(static_cast<std::size_t>(bucket.unit)).name;

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "plan/passes/passes.h"
 
@@ -21,6 +22,9 @@ Bucket empty_bucket(const Scenario& scenario, const PlannedParameter& parameter,
   bucket.unsharded_group = parameter.unsharded_group;
   bucket.scatter_dims = dims_to_reduce(scenario, parameter.sharded_group.dims);
   bucket.all_reduce_dims = dims_to_reduce(scenario, parameter.unsharded_group.dims);
+  if (scenario.fully_shard.sync_object == SyncObject::Weight) {
+    bucket.average_dims = std::exchange(bucket.all_reduce_dims, {});
+  }
   bucket.is_ignored = scenario.units[static_cast<std::size_t>(unit)].is_ignored;
   return bucket;
 }

@@ -54,4 +54,17 @@ namespace hpsim {
 [[nodiscard]] Plan insert_reductions(Plan plan);
 [[nodiscard]] bool has_reductions(const Plan& plan);
 
+/// Inserts after each optimizer step the all-reduces that average the weights of copies which were
+/// updated by gradients of their own: one per bucket with average_dims, scaled by 1 / their number
+/// (multi-dim RFC 2.2.4). The gradients of such a bucket are reduced over nothing; what 1/F is more
+/// than 1 / number of copies is applied to them locally, together with k.
+///
+///   mesh (tp 8), data_dims tp, w copied              scale_gradient by k, average_weights x 1/8
+///   mesh (tp 8), data_dims tp, w cut over tp         scale_gradient by k/8, nothing is averaged
+///   mesh (rep 2, ep 4), both data dims, w cut over ep
+///                                                    scale_gradient by k/4, average_weights x 1/2
+[[nodiscard]] Plan insert_weight_sync(Plan plan);
+[[nodiscard]] bool needs_weight_sync(const Plan& plan);
+[[nodiscard]] bool has_weight_sync(const Plan& plan);
+
 }  // namespace hpsim
