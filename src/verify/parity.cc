@@ -279,18 +279,20 @@ void find_inexact(const Evidence& evidence, CheckRecorder& recorder) {
   recorder.add(std::move(*first));
 }
 
-/// Sum of the squares of those gradients that are means of what ranks hold, once each: no rank has
-/// them to add.
+/// Sum of the squares of those gradients that are means of what ranks hold, each over its copies:
+/// no rank has them to add.
 double squares_of_means(const Evidence& evidence, std::int64_t step) {
   double square = 0;
   for (int p = 0; p < evidence.num_parameters(); ++p) {
     if (evidence.plan.averaged_dims(p).empty()) continue;
     for (const std::vector<Rank>& holders : holders_of(evidence, p)) {
-      const RankMean gradient = own_mean(evidence.plan, p, holders[0], [&](Rank rank) {
-        return evidence.run.gradient(rank, step, p);
-      });
-      for (const double value : gradient.mean)
-        square += value * value;
+      const RankGroups groups = averaged_of(evidence, p, holders);
+      for (const std::vector<Rank>& group : groups) {
+        const auto gradient_of = [&](Rank rank) { return evidence.run.gradient(rank, step, p); };
+        const RankMean gradient = own_mean(evidence.plan, p, group[0], gradient_of);
+        for (const double value : gradient.mean)
+          square += value * value / static_cast<double>(groups.size());
+      }
     }
   }
   return square;
