@@ -89,8 +89,11 @@ void load_scatter(const RankMeans& ranks, const Rounding& rounding, std::int64_t
 /// The mean of what the ranks hold of a weight.
 void take_mean(std::int64_t num_ranks, const Rounding& rounding, TrackedChunk& weight) {
   const bool is_power_of_two = std::has_single_bit(static_cast<std::uint64_t>(num_ranks));
-  const double roundings = static_cast<double>(num_ranks) + 1 + (is_power_of_two ? 0 : 2);
-  weight.variance += rounding.variance() * (roundings * weight.value.square() + weight.scatter);
+  const double product_roundings = is_power_of_two ? 0 : 2;
+  const Chunk of_sum =
+      static_cast<double>(num_ranks + 1) / 2 * weight.value.abs() + weight.scatter.sqrt();
+  weight.variance +=
+      rounding.variance() * (of_sum.square() + product_roundings * weight.value.square());
   weight.scatter = {};
 }
 

@@ -37,21 +37,21 @@ struct TrackedUpdate {
 ///
 /// Where A ranks update by gradients g_d of their own and average (sgd only), values are those of
 /// the usual way, since the rule is linear. Errors are larger. With c = u²/3:
-///   - A rank rounds its own numbers y_d. Whatever errors have in common, the variance of their
-///   mean
-///     is at most the mean of their variances: c mean(y_d²) = c (y² + scatter of y) where the usual
-///     way adds c y². Scatters follow the rule: a x + b y has at most (|a| sqrt(s_x) + |b|
-///     sqrt(s_y))²; the weight has none before the update.
-///   - The scatter of the gradient is not known here, but its variance V >= c n (sum x² + g²), with
-///   x
-///     the terms of g by samples, n of them. g_d is A times the sum of the x of a rank; in random
-///     order the squares of these sums add up to at most sum x² + g². So mean(g_d²) <= A V / (c n).
-///   - The gradient itself, as the mean of the g_d: ranks scale their own sums instead of the
-///   total,
-///     which rounds A partial sums more, by c (sum x² + g²) at most; n - 1 additions and n products
-///     of samples leave that much of c n (sum x² + g²). V stands.
-///   - The mean is a sum of A terms, c A (sum w_d² + (A w)²) / A², and a product with 1/A, which is
-///     exact for a power of two and else adds two roundings.
+///   own numbers  A rank rounds what it holds, y_d. Whatever errors have in common, the variance of
+///                their mean is at most the mean of their variances: c (y² + scatter of y), where
+///                the usual way adds c y². a x + b y has at most the scatter (|a| sqrt(s_x) +
+///                |b| sqrt(s_y))²; the weight has none before the update.
+///   gradient     Its scatter is not known here, but its variance V is at least c n (sum x² + g²)
+///                for terms x by samples, n of them. g_d is A times the x of a rank added up; in
+///                random order the squares of these sums are together at most sum x² + g². So
+///                mean(g_d²) <= A V / (c n).
+///   its mean     Ranks scale their own sums instead of the total: A more roundings of partial
+///                sums, c (sum x² + g²) at most. V counts n roundings where n - 1 additions are.
+///   the average  A sum of A terms, and a product with 1/A: exact for a power of two, else two
+///                roundings. The rule of sums is for terms with nothing in common, but copies may
+///                be equal, and then round alike, partial sum j by up to u j |w|. Such errors add
+///                up as deviations, sqrt(c) sum of j |w| / A <= sqrt(c) (A + 1) / 2 |w|. What the
+///                scatter s adds to partial sums has nothing in common: c sum of j s / A² <= c s.
 [[nodiscard]] TrackedUpdate update_tracked(const OptimizerSpec& spec, std::int64_t step,
                                            const Rounding& rounding, const TrackedTensor& parameter,
                                            const std::vector<TrackedTensor>& state,
