@@ -329,11 +329,13 @@ class ScenarioDraw {
       num_data_ranks *= size_of(dim);
     Json training = {{"steps", 1 + dice_.below(3)},
                      {"global_batch", num_data_ranks * (1 + dice_.below(3))}};
-    if (maybe(3)) training["loss_normalization"] = "sum";
+    const bool moves_far = averages_ && is_exact_;  // or ranks round to the weight they came from
+    if (moves_far || maybe(3)) training["loss_normalization"] = "sum";
     Json optimizer;
     if (is_exact_) {
       const double momentum = dice_.pick({0.0, 0.5});
       optimizer = {{"name", "sgd"}, {"momentum", momentum}};
+      if (moves_far) optimizer["lr"] = 0.25;
       if (momentum != 0) optimizer["nesterov"] = maybe(2);
     } else if (averages_ || maybe(2)) {
       const double momentum = dice_.pick({0.0, 0.9});
