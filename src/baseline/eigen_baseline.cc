@@ -13,6 +13,7 @@
 #include "baseline/sample_data.h"
 #include "baseline/tracked_arithmetic.h"
 #include "baseline/tracked_optimizer.h"
+#include "scenario/module_layouts.h"
 
 namespace hpsim {
 namespace {
@@ -54,6 +55,8 @@ TrackedScalar norm_of(const std::vector<TrackedTensor>& gradients) {
 struct TrackedState {
   std::vector<TrackedTensor> parameters;
   std::vector<std::vector<TrackedTensor>> state;  ///< [parameter][state tensor]
+  /// Likewise: see TrackedUpdate. Nothing for a parameter: none.
+  std::vector<std::vector<std::vector<double>>> scatter;
 };
 
 struct TrackedStep {
@@ -75,7 +78,8 @@ TrackedTensor exact_tensor(const ParameterSpec& parameter, const std::vector<dou
 /// Optimizer state that is not given is zero.
 TrackedState exact_state(const Scenario& scenario,
                          const std::vector<std::vector<double>>& parameters,
-                         const std::vector<std::vector<std::vector<double>>>& state) {
+                         const std::vector<std::vector<std::vector<double>>>& state,
+                         const std::vector<std::vector<std::vector<double>>>& scatter) {
   TrackedState result;
   HPSIM_CHECK(parameters.size() == scenario.parameters.size(), "{} parameters, not {}",
               parameters.size(), scenario.parameters.size());
@@ -86,6 +90,9 @@ TrackedState exact_state(const Scenario& scenario,
     std::vector<TrackedTensor>& own = result.state.emplace_back();
     for (const auto& tensors : state)
       own.push_back(exact_tensor(parameter, tensors.at(i)));
+    result.scatter.emplace_back();
+    for (const auto& tensors : scatter)
+      result.scatter.back().push_back(tensors.at(i));
     while (static_cast<int>(own.size()) < scenario.training.optimizer.num_state_tensors()) {
       own.push_back({PlainTensor<double>(size.rows, size.cols), {}});
     }
@@ -100,11 +107,17 @@ TrackedStep run_step(const Scenario& scenario, std::int64_t step, const Rounding
   TrackedStep result;
   result.loss = pass.loss;
   result.grad_norm = norm_of(pass.gradients);
+  const std::vector<MeshDims> averaged = averaged_dims(scenario);
   for (std::size_t i = 0; updates && i < before.parameters.size(); ++i) {
-    TrackedUpdate update = update_tracked(scenario.training.optimizer, step, rounding,
-                                          before.parameters[i], before.state[i], pass.gradients[i]);
+    const RankMeans ranks{.num_ranks = scenario.mesh.size(averaged[i]),
+                          .num_samples = scenario.training.global_batch,
+                          .scatter = &before.scatter[i]};
+    TrackedUpdate update =
+        update_tracked(scenario.training.optimizer, step, rounding, before.parameters[i],
+                       before.state[i], pass.gradients[i], ranks);
     result.after.parameters.push_back(std::move(update.parameter));
     result.after.state.push_back(std::move(update.state));
+    result.after.scatter.push_back(std::move(update.scatter));
   }
   result.gradients = std::move(pass.gradients);
   return result;
@@ -164,7 +177,7 @@ ReferenceRun run_derived(const Scenario& scenario, const std::vector<TrainingSta
               "{} states held for {} steps", held.size(), scenario.training.steps);
   const Rounding judged{result.unit_roundoff, result.confidence, false};
   const Rounding free{result.unit_roundoff, result.confidence, true};
-  TrackedState state = exact_state(scenario, result.initial, {});
+  TrackedState state = exact_state(scenario, result.initial, {}, {});
   bool is_lost = false;
   for (std::int64_t step = 0; step < scenario.training.steps; ++step) {
     const bool is_last = step + 1 == scenario.training.steps;
@@ -185,7 +198,7 @@ ReferenceRun run_derived(const Scenario& scenario, const std::vector<TrainingSta
       done = {};
       const TrainingState& before = held[static_cast<std::size_t>(step)];
       done = run_step(scenario, step, judged,
-                      exact_state(scenario, before.parameters, before.state), true);
+                      exact_state(scenario, before.parameters, before.state, before.scatter), true);
     } else if (!is_last) {
       state = done.after;
     }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 
 #include "base/check.h"
@@ -16,6 +17,7 @@ using Chunk = Eigen::Array<double, Eigen::Dynamic, 1, Eigen::ColMajor, kChunk, 1
 struct TrackedChunk {
   Chunk value;
   Chunk variance;
+  Chunk scatter = {};  ///< over ranks that hold their own; empty: all hold the same
 };
 
 TrackedChunk load(const TrackedTensor& tensor, std::int64_t begin, std::int64_t count) {
@@ -37,13 +39,21 @@ TrackedTensor like(const TrackedTensor& tensor) {
   return result;
 }
 
+/// Scatter of a x + b y, at most: what ranks have in common is not known.
+Chunk scatter_of_sum(double a, const TrackedChunk& x, double b, const TrackedChunk& y) {
+  if (x.scatter.size() == 0) return b * b * y.scatter;
+  if (y.scatter.size() == 0) return a * a * x.scatter;
+  return (std::abs(a) * x.scatter.sqrt() + std::abs(b) * y.scatter.sqrt()).square();
+}
+
 Chunk join(const Rounding& rounding, const Chunk& a, const Chunk& b) {
   if (rounding.is_shared) return (a.sqrt() + b.sqrt()).square();
   return a + b;
 }
 
 /// a x + b y with rounded factors, in the most that any order of operations rounds: the factors and
-/// the products relative to their terms, the sum to itself. A factor of 1 is not a product.
+/// the products relative to their terms, the sum to itself. A factor of 1 is not a product. Where
+/// ranks hold their own terms, squares are the means of theirs.
 TrackedChunk combine(const Rounding& rounding, double a, const TrackedChunk& x, double b,
                      const TrackedChunk& y) {
   const auto product_roundings = [](double factor) { return factor == 1 ? 0.0 : 2.0; };
@@ -53,7 +63,38 @@ TrackedChunk combine(const Rounding& rounding, double a, const TrackedChunk& x, 
       join(rounding, a * a * x.variance, b * b * y.variance) +
       rounding.variance() * (product_roundings(a) * (a * x.value).square() +
                              product_roundings(b) * (b * y.value).square() + sum.value.square());
+  sum.scatter = scatter_of_sum(a, x, b, y);
+  if (sum.scatter.size() == 0) return sum;
+  Chunk squares = sum.scatter;
+  if (x.scatter.size() != 0) squares += product_roundings(a) * a * a * x.scatter;
+  if (y.scatter.size() != 0) squares += product_roundings(b) * b * b * y.scatter;
+  sum.variance += rounding.variance() * squares;
   return sum;
+}
+
+/// How far the gradients and the state of ranks are from their means.
+void load_scatter(const RankMeans& ranks, const Rounding& rounding, std::int64_t begin,
+                  TrackedChunk& gradient, std::vector<TrackedChunk>& state) {
+  const double share =
+      static_cast<double>(ranks.num_ranks) / static_cast<double>(ranks.num_samples);
+  gradient.scatter = share / rounding.variance() * gradient.variance;
+  for (std::size_t i = 0; ranks.scatter != nullptr && i < ranks.scatter->size(); ++i) {
+    const std::vector<double>& given = (*ranks.scatter)[i];
+    if (given.empty()) continue;
+    state[i].scatter =
+        Eigen::Map<const Eigen::ArrayXd>(given.data() + begin, gradient.value.size());
+  }
+}
+
+/// The mean of what the ranks hold of a weight.
+void take_mean(std::int64_t num_ranks, const Rounding& rounding, TrackedChunk& weight) {
+  const bool is_power_of_two = std::has_single_bit(static_cast<std::uint64_t>(num_ranks));
+  const double product_roundings = is_power_of_two ? 0 : 2;
+  const Chunk of_sum =
+      static_cast<double>(num_ranks + 1) / 2 * weight.value.abs() + weight.scatter.sqrt();
+  weight.variance +=
+      rounding.variance() * (of_sum.square() + product_roundings * weight.value.square());
+  weight.scatter = {};
 }
 
 void update_sgd(const OptimizerSpec& spec, std::int64_t step, const Rounding& rounding,
@@ -200,13 +241,17 @@ void update_adam(const OptimizerSpec& spec, const AdamNumbers& n, const Rounding
 
 TrackedUpdate update_tracked(const OptimizerSpec& spec, std::int64_t step, const Rounding& rounding,
                              const TrackedTensor& parameter,
-                             const std::vector<TrackedTensor>& state,
-                             const TrackedTensor& gradient) {
+                             const std::vector<TrackedTensor>& state, const TrackedTensor& gradient,
+                             const RankMeans& ranks) {
   HPSIM_CHECK(static_cast<int>(state.size()) == spec.num_state_tensors(),
               "{} state tensors, not {}", state.size(), spec.num_state_tensors());
-  TrackedUpdate result{like(parameter), {}};
-  for (const TrackedTensor& tensor : state)
+  const bool is_mean = ranks.num_ranks > 1;
+  HPSIM_CHECK(!is_mean || spec.kind == OptimizerSpec::Kind::Sgd, "means of updates but sgd's");
+  TrackedUpdate result{like(parameter), {}, {}};
+  for (const TrackedTensor& tensor : state) {
     result.state.push_back(like(tensor));
+    if (is_mean) result.scatter.push_back(zeroed_vector<double>(tensor.value.data.size()));
+  }
   const AdamNumbers numbers = adam_numbers(spec, step);
   std::vector<TrackedChunk> state_chunks(state.size());
   for (std::int64_t begin = 0; begin < parameter.value.elems(); begin += kChunk) {
@@ -215,14 +260,18 @@ TrackedUpdate update_tracked(const OptimizerSpec& spec, std::int64_t step, const
     for (std::size_t i = 0; i < state.size(); ++i)
       state_chunks[i] = load(state[i], begin, count);
     TrackedChunk gradient_chunk = load(gradient, begin, count);
+    if (is_mean) load_scatter(ranks, rounding, begin, gradient_chunk, state_chunks);
     if (spec.kind == OptimizerSpec::Kind::Sgd) {
       update_sgd(spec, step, rounding, weight, state_chunks, std::move(gradient_chunk));
     } else {
       update_adam(spec, numbers, rounding, weight, state_chunks, std::move(gradient_chunk));
     }
+    if (is_mean) take_mean(ranks.num_ranks, rounding, weight);
     store(weight, result.parameter, begin);
     for (std::size_t i = 0; i < state.size(); ++i) {
       store(state_chunks[i], result.state[i], begin);
+      if (!is_mean) continue;
+      Eigen::Map<Eigen::ArrayXd>(result.scatter[i].data() + begin, count) = state_chunks[i].scatter;
     }
   }
   return result;

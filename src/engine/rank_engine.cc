@@ -112,6 +112,11 @@ class RankEngineOf : public RankEngine {
       case StepKind::Optimizer:
         optimize();
         break;
+      case StepKind::AverageWeights: {
+        T* const row = memory_.weights_to_average(step.bucket);
+        scale(row, memory_.row_elems(step.bucket), step.collective->prescale);
+        return call(plan_step, row, row);
+      }
     }
     return std::nullopt;
   }
@@ -126,6 +131,13 @@ class RankEngineOf : public RankEngine {
           memory_.part_of(step.bucket, step.partial, memory_.reduced_row(step.bucket));
       scale(part.data(), static_cast<std::int64_t>(part.size()), step.collective->scale);
     }
+    if (step.kind == StepKind::AverageWeights) {
+      scale(memory_.weights_to_average(step.bucket), memory_.row_elems(step.bucket),
+            step.collective->scale);
+      for (const int p : plan_.bucket(step.bucket).parameters)
+        end_update(p);
+    }
+    if (plan_step + 1 == static_cast<std::int64_t>(plan_.steps.size())) record_.done = 1;
   }
 
  private:
@@ -173,18 +185,26 @@ class RankEngineOf : public RankEngine {
                               .gradient = memory_.gradient(p),
                               .state = states_of(p),
                               .elems = elems};
-      // All ranks that differ along other dims hold copies of this shard.
-      const Mesh& mesh = plan_.mesh();
-      const std::int64_t num_shards = mesh.size(plan_.parameter(p).cut_dims());
-      const auto copies = static_cast<double>(mesh.num_ranks() / num_shards);
-      step_record.norm_square += sum_of_squares(shard.gradient, elems) / copies;
+      const bool is_averaged = !plan_.averaged_dims(p).empty();
+      if (!is_averaged) {
+        // All ranks that differ along other dims hold copies of this shard.
+        const Mesh& mesh = plan_.mesh();
+        const std::int64_t num_shards = mesh.size(plan_.parameter(p).cut_dims());
+        const auto copies = static_cast<double>(mesh.num_ranks() / num_shards);
+        step_record.norm_square += sum_of_squares(shard.gradient, elems) / copies;
+      }
       arithmetic_.run([&] { optimizer_update(optimizer_, step_, shard); });
-      round_weights(optimizer_, shard.weight, elems);
-      record_update(p);
+      record_gradient(p);
+      if (!is_averaged) end_update(p);
     }
     memory_.drop_gradients();
     step_record.live_after = record_.ledger.live();
-    if (step_ + 1 == plan_.scenario.training.steps) record_.done = 1;
+  }
+
+  /// The weights are what all copies agree on: only now exact mode rounds them.
+  void end_update(int p) {
+    round_weights(optimizer_, memory_.shard(p), memory_.shard_elems(p));
+    record_parameter(step_ + 1, p);
   }
 
   /// The state tensors of a parameter's shard; zeros from the first update on.
@@ -212,11 +232,11 @@ class RankEngineOf : public RankEngine {
     record(layout.parameter(rank_, time, p), memory_.shard(p), memory_.shard_elems(p));
   }
 
-  void record_update(int p) {
+  /// Records the gradient of a shard, and the optimizer state that it led to.
+  void record_gradient(int p) {
     const ResultLayout& layout = result_.layout();
     if (!layout.records_tensors()) return;
     const std::int64_t elems = memory_.shard_elems(p);
-    record_parameter(step_ + 1, p);
     record(layout.gradient(rank_, step_, p), memory_.gradient(p), elems);
     for (std::size_t s = 0; s < states_.size(); ++s) {
       record(layout.state(rank_, step_, static_cast<int>(s), p),

@@ -68,6 +68,13 @@ T* RankMemory<T>::shard(int p) {
 }
 
 template <class T>
+T* RankMemory<T>::weights_to_average(int b) {
+  T* const row = state_at(b).storage.data();
+  check_row_padding(b, row);
+  return row;
+}
+
+template <class T>
 RowBlocks<T> RankMemory<T>::blocks_in(T* all_rows, int p) const {
   const PlannedParameter& parameter = parameter_at(p);
   const Slot& slot = slot_at(p);

@@ -28,6 +28,8 @@ class RankMemory {
   void enter_step(std::int64_t step) { step_ = step; }
 
   [[nodiscard]] T* shard(int parameter);
+  /// The shards of all parameters of a bucket, end to end in their padded slots, padding checked.
+  [[nodiscard]] T* weights_to_average(int bucket);
   [[nodiscard]] std::int64_t shard_elems(int parameter) const {
     return slot_at(parameter).held.elems;
   }

@@ -18,6 +18,7 @@ struct BucketState {
   std::int64_t backward_left = 0;  ///< modules whose backward is still to come in this step
   bool is_scattered = false;
   bool is_stored = false;
+  bool awaits_average = false;  ///< updated, but not averaged with its copies yet
 };
 
 /// Replays the steps of a plan, as every rank will run them.
@@ -48,12 +49,26 @@ class Replay {
       if (activations_) follow_activations(step);
       replay(step);
     }
+    for (const BucketState& each : state_) {
+      if (!plan_.steps.empty() && averages(each)) expect_averaged(each, plan_.steps.back());
+    }
     return std::move(outcome_);
   }
 
  private:
   [[nodiscard]] std::size_t index_of(const BucketState& state) const {
     return static_cast<std::size_t>(&state - state_.data());
+  }
+
+  [[nodiscard]] bool averages(const BucketState& state) const {
+    return !plan_.buckets[index_of(state)].average_dims.empty();
+  }
+
+  void expect_averaged(const BucketState& state, const Step& step) {
+    expect(!state.awaits_average, FindingCode::CommCount, step, [&] {
+      return fmt::format("weights of bucket {} are not averaged after their update",
+                         index_of(state));
+    });
   }
 
   void begin_step() {
@@ -127,7 +142,8 @@ class Replay {
     }
     const MeshDims& wanted_dims = gathers || scatters ? bucket.sharded_group.dims
                                   : range != nullptr  ? range->dims
-                                                      : bucket.all_reduce_dims;
+                                  : step.kind == StepKind::AverageWeights ? bucket.average_dims
+                                                                          : bucket.all_reduce_dims;
     expect(spec.dims == wanted_dims, FindingCode::CommGroup, step, [&] {
       return fmt::format("over ({}), expected over ({})", mesh.names(spec.dims),
                          mesh.names(wanted_dims));
@@ -174,6 +190,7 @@ class Replay {
         for (const int b : buckets_of_module_.at(static_cast<std::size_t>(step.module))) {
           BucketState& used = state_.at(static_cast<std::size_t>(b));
           expect(used.is_gathered, kOrder, step, [] { return "its parameters are not gathered"; });
+          if (averages(used)) expect_averaged(used, step);
           if (step.kind == StepKind::Backward) --used.backward_left;
         }
         break;
@@ -212,7 +229,16 @@ class Replay {
             return fmt::format("bucket {} is not sharded outside compute", index_of(each));
           });
         }
+        for (BucketState& each : state_)
+          each.awaits_average = averages(each);
         begin_step();
+        break;
+      case StepKind::AverageWeights:
+        expect(state->awaits_average, kOrder, step,
+               [] { return "its weights are averaged before their update, or twice"; });
+        expect(step.collective.has_value(), FindingCode::CommCount, step,
+               [] { return "no all_reduce"; });
+        state->awaits_average = false;
         break;
     }
   }

@@ -11,7 +11,8 @@ namespace hpsim {
 namespace {
 
 bool reduces(const Step& step) {
-  return step.kind == StepKind::ReduceScatter || step.kind == StepKind::AllReduce;
+  return step.kind == StepKind::ReduceScatter || step.kind == StepKind::AllReduce ||
+         step.kind == StepKind::AverageWeights;
 }
 
 /// Of one parameter, from the steps that concern it.
@@ -81,9 +82,11 @@ class Facts {
   [[nodiscard]] GroupFact unsharded_group() const {
     GroupFact fact{GroupKind::Unsharded, parameter_.unsharded_group, {}, {}};
     fact.steps = steps_where([](const Step& s) {
-      return s.kind == StepKind::AllReduce && s.collective && s.partial < 0;
+      const bool is_of_copies = s.kind == StepKind::AllReduce || s.kind == StepKind::AverageWeights;
+      return is_of_copies && s.collective && s.partial < 0;
     });
-    const MeshDims& reduced = bucket_.all_reduce_dims;
+    const bool averages = !bucket_.average_dims.empty();
+    const MeshDims& reduced = averages ? bucket_.average_dims : bucket_.all_reduce_dims;
     if (fact.group.size == 1) {
       fact.why = bucket_.is_ignored
                      ? "fully_shard leaves it alone"
@@ -98,6 +101,12 @@ class Facts {
     } else {
       fact.why = fmt::format("dp_size {} > 1: copies saw different samples (multi-dim RFC 2.2.2)",
                              fact.group.size);
+    }
+    if (averages) {
+      fact.why +=
+          "; sync_object \"weight\": their weights are averaged after the optimizer, instead of "
+          "their "
+          "gradients (multi-dim RFC 2.2.4)";
     }
     return fact;
   }
@@ -160,6 +169,7 @@ class Facts {
     fact.divisor = gradient_divisor(scenario_);
     const FullyShardSpec& spec = scenario_.fully_shard;
     const std::int64_t data_ranks = scenario_.num_data_ranks();
+    const std::int64_t num_averaged = plan_.mesh().size(bucket_.average_dims);
     if (spec.gradient_divide_factor) {
       fact.why = "gradient_divide_factor";
     } else if (spec.reduce_op == ReduceOp::Sum) {
@@ -168,6 +178,9 @@ class Facts {
       fact.why = fmt::format("next power of two of {} data ranks, exact mode", data_ranks);
     } else {
       fact.why = "number of data ranks";
+    }
+    if (num_averaged > 1 && static_cast<double>(num_averaged) != fact.divisor) {
+      fact.why += fmt::format(", of which the mean of the weights divides by {}", num_averaged);
     }
     for (const int index : steps_) {
       const Step& s = step(index);
@@ -246,6 +259,11 @@ class Facts {
           break;
         case StepKind::Optimizer:
           parameter(false, false, shard, shard);
+          next.after = updated_weight();
+          break;
+        case StepKind::AverageWeights:
+          parameter(false, false, slot, slot);
+          next.before = updated_weight();
           break;
         case StepKind::Redistribute:
         case StepKind::Loss:
@@ -262,6 +280,14 @@ class Facts {
       if (fact.state != GradientState::Partial) continue;
       placements[static_cast<std::size_t>(fact.mesh_dim)] = Partial{};
     }
+    return placements;
+  }
+
+  /// The weight between its update and the average of its copies.
+  [[nodiscard]] std::vector<Placement> updated_weight() const {
+    std::vector<Placement> placements = parameter_.sharded;
+    for (const int dim : bucket_.average_dims)
+      placements[static_cast<std::size_t>(dim)] = Partial{ReduceOp::Avg};
     return placements;
   }
 

@@ -4,13 +4,6 @@
 
 namespace hpsim {
 
-std::vector<Placement> input_layout(const Scenario& scenario) {
-  std::vector<Placement> layout(static_cast<std::size_t>(scenario.mesh.num_dims()), Replicate{});
-  for (const int dim : scenario.data.data_dims)
-    layout.at(static_cast<std::size_t>(dim)) = Shard{0};
-  return layout;
-}
-
 std::string activation_text(const Plan& plan, const Redistribution& redistribution) {
   const ModelSpec& model = plan.scenario.model;
   const int asker = redistribution.asked_by;

@@ -12,6 +12,7 @@
 #include "mesh/mesh.h"
 #include "mesh/per_coordinate.h"
 #include "plan/step.h"
+#include "scenario/module_layouts.h"
 #include "scenario/scenario.h"
 
 namespace hpsim {
@@ -68,21 +69,12 @@ struct Bucket {
   GroupInfo unsharded_group;
   MeshDims scatter_dims;     ///< reduce-scattered over; empty: gradients are complete or not cut
   MeshDims all_reduce_dims;  ///< all-reduced over, within unsharded_group
+  MeshDims average_dims;  ///< instead of that, weights are averaged over them: sync_object "weight"
   std::vector<PartialRange> partials;  ///< all-reduced after the last unit
   bool is_ignored = false;  ///< fully_shard leaves it alone: reduced in the optimizer phase
 
   /// Elements of the gathered bucket: shard_size rows.
   [[nodiscard]] PerCoordinate gathered_elems() const { return row_elems.times(sharded_group.size); }
-};
-
-/// The layouts of a module's activations [batch, features]: one placement per mesh dim.
-struct ModuleLayout {
-  std::vector<Placement> input;           ///< that it computes with
-  std::vector<Placement> output;          ///< that it computes
-  std::vector<Placement> given;           ///< that it hands on: its style may ask for another one
-  std::vector<Placement> input_gradient;  ///< that its backward computes
-  /// Mesh dims along which its ranks hold different samples.
-  [[nodiscard]] MeshDims batch_dims() const { return cutting_order(input, 0); }
 };
 
 /// One change of the layout of an activation, or of its gradient.
@@ -112,13 +104,15 @@ struct Plan {
   [[nodiscard]] const Bucket& bucket(int b) const {
     return buckets.at(static_cast<std::size_t>(b));
   }
+  /// Mesh dims along which ranks update parameter `p` by gradients of their own, and hold optimizer
+  /// state of their own; the mean over them is what the training makes.
+  [[nodiscard]] const MeshDims& averaged_dims(int p) const {
+    return bucket(parameter(p).bucket).average_dims;
+  }
   [[nodiscard]] const std::string& unit_name(const Bucket& bucket) const {
     return scenario.units.at(static_cast<std::size_t>(bucket.unit)).name;
   }
 };
-
-/// The layout of the model's input: the batch is split over data_dims.
-[[nodiscard]] std::vector<Placement> input_layout(const Scenario& scenario);
 
 /// What a redistribution is about: "input of \"up\"", "output of \"down\"", "output of the model",
 /// "gradient of the input of \"up\"".

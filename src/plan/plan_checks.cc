@@ -140,6 +140,37 @@ void check_row(const Plan& plan, const Bucket& bucket, Recorder& recorder) {
   }
 }
 
+/// Calls f(parameter) for what a step reduces, averages or scales.
+template <class F>
+void each_reduced(const Plan& plan, const Step& step, F&& f) {
+  const bool reduces = step.kind == StepKind::ReduceScatter || step.kind == StepKind::AllReduce ||
+                       step.kind == StepKind::AverageWeights;
+  if (step.bucket < 0 || (!(reduces && step.collective) && step.kind != StepKind::ScaleGradient)) {
+    return;
+  }
+  const Bucket& bucket = plan.bucket(step.bucket);
+  Interval members = {0, static_cast<std::int64_t>(bucket.parameters.size())};
+  if (step.partial >= 0) {
+    members = bucket.partials.at(static_cast<std::size_t>(step.partial)).members;
+  }
+  for (std::int64_t i = members.begin; i < members.end; ++i)
+    f(bucket.parameters.at(static_cast<std::size_t>(i)));
+}
+
+/// What the copies of a weight become is their mean: nothing of k/F may be left to it.
+void check_mean(const Plan& plan, const Step& step, int p, Recorder& recorder) {
+  recorder.count();
+  const CollectiveSpec& spec = *step.collective;
+  const double wanted = 1 / static_cast<double>(plan.mesh().size(spec.dims));
+  if (spec.prescale == 1 && spec.scale == wanted) return;
+  const std::string& name = plan.parameter(p).name;
+  recorder.add(FindingCode::ParamValue, name,
+               fmt::format("the sum of the copies of \"{}\" is scaled by {:.17g} in step {}, their "
+                           "mean needs {:.17g}",
+                           name, spec.prescale * spec.scale, step.step, wanted));
+  recorder.at_step(step.step);
+}
+
 /// What a vocabulary cannot say about a parameter, empty if nothing.
 std::string inexpressible(const Plan& plan, const PlannedParameter& parameter) {
   const Vocabulary vocabulary = plan.scenario.fully_shard.vocabulary;
@@ -179,6 +210,7 @@ PlanCheckOutcome check_coverage(const Plan& plan) {
 PlanCheckOutcome check_sync_set(const Plan& plan) {
   Recorder recorder(CheckId::SyncSet);
   const Mesh& mesh = plan.mesh();
+  const bool averages = plan.scenario.fully_shard.sync_object == SyncObject::Weight;
   const auto num_dims = static_cast<std::size_t>(mesh.num_dims());
   struct Reductions {
     std::vector<int> times;  // per mesh dim
@@ -211,10 +243,10 @@ PlanCheckOutcome check_sync_set(const Plan& plan) {
         if (times == wanted) continue;
         recorder.add(times < wanted ? FindingCode::UnreducedPartial : FindingCode::DoubleReduced,
                      parameter.name,
-                     fmt::format("gradient of \"{}\" is {} along {}, and reduced {} times there "
-                                 "in step {}",
+                     fmt::format("gradient of \"{}\" is {} along {}, and {} {} times there in "
+                                 "step {}",
                                  parameter.name, is_partial ? "Partial" : "complete",
-                                 mesh.name(dim), times, step));
+                                 mesh.name(dim), averages ? "answered" : "reduced", times, step));
         recorder.at_step(step);
       }
       recorder.count();
@@ -228,32 +260,24 @@ PlanCheckOutcome check_sync_set(const Plan& plan) {
     }
   };
   reset();
-  for (const Step& step : plan.steps) {
+  for (std::size_t i = 0; i < plan.steps.size(); ++i) {
+    const Step& step = plan.steps[i];
     if (activations) static_cast<void>(activations->take(step));  // judged by check_agreement
-    if (step.kind == StepKind::Optimizer) {
-      judge(step.step);
-      reset();
-      continue;
-    }
-    if (step.bucket < 0) continue;
-    const bool reduces = step.kind == StepKind::ReduceScatter || step.kind == StepKind::AllReduce;
-    if (!(reduces && step.collective) && step.kind != StepKind::ScaleGradient) continue;
-    const Bucket& bucket = plan.bucket(step.bucket);
-    Interval members = {0, static_cast<std::int64_t>(bucket.parameters.size())};
-    if (step.partial >= 0) {
-      members = bucket.partials.at(static_cast<std::size_t>(step.partial)).members;
-    }
-    for (std::int64_t i = members.begin; i < members.end; ++i) {
-      const int p = bucket.parameters.at(static_cast<std::size_t>(i));
+    each_reduced(plan, step, [&](int p) {
       Reductions& reductions = of_parameter.at(static_cast<std::size_t>(p));
       if (step.kind == StepKind::ScaleGradient) {
         reductions.scale *= step.local_scale;
-        continue;
+        return;
       }
       reductions.scale *= step.collective->prescale * step.collective->scale;
       for (const int dim : step.collective->dims)
         ++reductions.times.at(static_cast<std::size_t>(dim));
-    }
+      if (step.kind == StepKind::AverageWeights) check_mean(plan, step, p, recorder);
+    });
+    // Weights are averaged after the optimizer.
+    if (i + 1 < plan.steps.size() && plan.steps[i + 1].step == step.step) continue;
+    judge(step.step);
+    reset();
   }
   return recorder.take();
 }

@@ -23,7 +23,8 @@ struct PlanCheckOutcome {
 /// Per parameter, optimizer step and mesh dim of more than one rank: Partial (TP and EP do not cut
 /// the parameter along it, and ranks along it saw different samples: of elementwise parameters
 /// those of data_dims, of modules what an ActivationReplay says) must be reduced once, complete
-/// never; and the factors of all steps multiply to k/F.
+/// never; and the factors of all steps multiply to k/F. With sync_object "weight" the average of
+/// the weights after the optimizer answers instead, and must be a mean.
 [[nodiscard]] PlanCheckOutcome check_sync_set(const Plan& plan);
 
 /// Replays the steps: every collective fits its bucket and comes when its operands exist, every

@@ -60,6 +60,8 @@ std::string_view name_of(StepKind kind) {
       return "store_gradient";
     case StepKind::Optimizer:
       return "optimizer";
+    case StepKind::AverageWeights:
+      return "average_weights";
   }
   HPSIM_CHECK(false, "unknown step kind {}", static_cast<int>(kind));
   return {};

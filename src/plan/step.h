@@ -42,17 +42,18 @@ struct CollectiveSpec {
 
 /// What a step does. `bucket` and `module` say to what; all else is in the plan.
 enum class StepKind {
-  Unshard,        ///< gather a bucket's parameters (collective: all_gather)
-  Reshard,        ///< free the gathered parameters of a bucket
-  Redistribute,   ///< an activation or its gradient to another layout (collective, or local)
-  Forward,        ///< one module, or one elementwise parameter
-  Loss,           ///< local loss and the gradient of the output
-  Backward,       ///< one module, or one elementwise parameter
-  ReduceScatter,  ///< a bucket's gradients over its sharded group (collective)
-  AllReduce,      ///< a bucket's reduced gradients over replicas or partial dims (collective)
-  ScaleGradient,  ///< k/F, when no collective carries it
-  StoreGradient,  ///< true sizes out of the padded row, into the gradients of the shards
-  Optimizer,      ///< update all shards, then drop the gradients
+  Unshard,         ///< gather a bucket's parameters (collective: all_gather)
+  Reshard,         ///< free the gathered parameters of a bucket
+  Redistribute,    ///< an activation or its gradient to another layout (collective, or local)
+  Forward,         ///< one module, or one elementwise parameter
+  Loss,            ///< local loss and the gradient of the output
+  Backward,        ///< one module, or one elementwise parameter
+  ReduceScatter,   ///< a bucket's gradients over its sharded group (collective)
+  AllReduce,       ///< a bucket's reduced gradients over replicas or partial dims (collective)
+  ScaleGradient,   ///< k/F, when no collective carries it
+  StoreGradient,   ///< true sizes out of the padded row, into the gradients of the shards
+  Optimizer,       ///< update all shards, then drop the gradients
+  AverageWeights,  ///< a bucket's updated weights over its copies (collective: all_reduce)
 };
 
 /// "unshard", "reshard", "forward", ...

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <bit>
+#include <functional>
 
 #include "base/check.h"
 #include "mesh/group.h"
 #include "tensor/fill.h"
+#include "trace/rank_mean.h"
 
 namespace hpsim {
 namespace {
@@ -41,13 +43,15 @@ std::string digest_of(const Plan& plan, const RunResult& run, const std::vector<
     for (int p = 0; p < static_cast<int>(plan.parameters.size()); ++p) {
       const PlannedParameter& parameter = plan.parameters[static_cast<std::size_t>(p)];
       const std::vector<Rank> shards = group_of(plan.mesh(), parameter.cut_dims(), first);
-      for (const Rank rank : shards)
-        append(run.gradient(rank, step, p), values);
+      const auto append_means = [&](const std::function<TensorView(Rank)>& view_of) {
+        for (const Rank rank : shards)
+          append(as_view(own_mean(plan, p, rank, view_of).mean), values);
+      };
+      append_means([&](Rank rank) { return run.gradient(rank, step, p); });
       for (const Rank rank : shards)
         append(run.parameter(rank, step + 1, p), values);
       for (int state = 0; state < num_states; ++state) {
-        for (const Rank rank : shards)
-          append(run.state(rank, step, state, p), values);
+        append_means([&](Rank rank) { return run.state(rank, step, state, p); });
       }
     }
   }

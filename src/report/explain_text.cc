@@ -140,10 +140,19 @@ class Section {
     for (const GradientFact& fact : facts_.gradient) {
       std::string words(name_of(fact.state));
       words += ": " + fact.why;
-      if (!fact.steps.empty()) words += fmt::format("; {} adds it up", ops_text(fact.steps));
+      if (averages(fact.steps)) {
+        words += "; left so: all_reduce averages the weights instead";
+      } else if (!fact.steps.empty()) {
+        words += fmt::format("; {} adds it up", ops_text(fact.steps));
+      }
       text += labelled(dim_text(fact.mesh_dim), 2 * kIndent, dim_columns_, words);
     }
     return text + labelled("k/F", 2 * kIndent, dim_columns_, scale_text());
+  }
+
+  [[nodiscard]] bool averages(const std::vector<int>& steps) const {
+    return std::any_of(steps.begin(), steps.end(),
+                       [&](int index) { return step(index).kind == StepKind::AverageWeights; });
   }
 
   [[nodiscard]] std::string ops_text(const std::vector<int>& steps) const {
@@ -172,13 +181,15 @@ class Section {
         step(scale.factor_step).kind == StepKind::ScaleGradient) {
       return text + fmt::format("; applied in {}", applied(scale.factor_step, ""));
     }
+    const auto where = [&](int index, const char* end) {
+      const bool is_local = step(index).kind == StepKind::ScaleGradient;
+      return fmt::format("{} {}", is_local ? "in" : "to", applied(index, end));
+    };
     if (scale.factor_step >= 0) {
-      text += fmt::format("; k is applied to {}", applied(scale.factor_step, "input"));
+      text += fmt::format("; k is applied {}", where(scale.factor_step, "input"));
     }
     if (scale.divisor_step >= 0) {
-      const bool is_local = step(scale.divisor_step).kind == StepKind::ScaleGradient;
-      text += fmt::format("; 1/F is applied {} {}", is_local ? "in" : "to",
-                          applied(scale.divisor_step, "output"));
+      text += fmt::format("; 1/F is applied {}", where(scale.divisor_step, "output"));
     }
     return text;
   }
@@ -324,13 +335,15 @@ class Section {
     return fmt::format("{}", fmt::join(texts, " | "));
   }
 
-  /// "reduce_scatter over fsdp 4, all_reduce over rep 2; k/F = 1/8"
+  /// "reduce_scatter over fsdp 4, all_reduce over rep 2; k/F = 1/8", "all_reduce of the weights
+  /// ..."
   [[nodiscard]] std::string reductions_text() const {
     std::vector<std::string> parts;
     for (const LifeStep& each : facts_.life) {
       const Step& s = step(each.step);
       if (!s.collective || !is_reduction(s.collective->op)) continue;
-      parts.push_back(fmt::format("{} over {}", name_of(s.collective->op),
+      parts.push_back(fmt::format("{}{} over {}", name_of(s.collective->op),
+                                  s.kind == StepKind::AverageWeights ? " of the weights" : "",
                                   dims_text(mesh_, s.collective->dims)));
     }
     return fmt::format(

@@ -70,6 +70,11 @@ void add_notes(const Scenario& scenario, Report& report) {
     report.notes.emplace_back(
         "exact mode: every mean, and the avg scale, divides by the next power of two >= its count");
   }
+  if (scenario.fully_shard.sync_object == SyncObject::Weight) {
+    report.notes.emplace_back(
+        "sync_object weight: weights are averaged after the optimizer; gradients, their norm and "
+        "momentum buffers are means over the ranks that average");
+  }
   const double ratio = gradient_ratio(scenario);
   if (ratio == 1) return;
   const FullyShardSpec& fully_shard = scenario.fully_shard;

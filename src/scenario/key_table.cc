@@ -89,7 +89,7 @@ constexpr KeySpec kKeys[] = {
     {"FullyShard", "comm_fusion", "'group' | ~'none'", R"("group")", kOptional, "one collective per unit, group and dtype"},
     {"FullyShard", "forward_prefetch", "int>=0", "0", kNotYet, "units gathered ahead in forward"},
     {"FullyShard", "backward_prefetch", "int>=0", "0", kNotYet, "units gathered ahead in backward"},
-    {"FullyShard", "sync_object", "'grad' | ~'weight'", R"("grad")", kOptional, "what is averaged over copies"},
+    {"FullyShard", "sync_object", "'grad' | 'weight'", R"("grad")", kOptional, "what copies agree on: the sum of gradients, or the mean of weights after the optimizer"},
     {"ShardPlacement", "dims", "[int>=0]", "", kRequired, "leading tensor dims that are cut together"},
     {"ShardPlacement", "local_units", "[int>=0]", "", kRequired, "relative sizes per rank"},
     {"MpPolicy", "param_dtype", "'float32' | 'float64' | 'bfloat16' | 'float16' | null", "null", kNotYet, "element type of gathered parameters"},

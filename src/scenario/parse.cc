@@ -91,6 +91,7 @@ void read_sections(const ObjectReader& root, Scenario& scenario) {
   scenario.faults = read_faults(root, mesh);
   if (scenario.is_exact()) check_exact_mode(scenario, root);
   if (mesh && roles && model) read_cuts(root, scenario);
+  if (scenario.fully_shard.sync_object == SyncObject::Weight) check_weight_sync(scenario, root);
   if (root.problems().empty()) check_sizes(scenario, root);
 }
 

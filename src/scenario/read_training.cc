@@ -147,6 +147,7 @@ FullyShardSpec read_fully_shard(const ObjectReader& scenario, const std::optiona
   FullyShardSpec spec;
   spec.reshard_after_forward = reader.boolean("reshard_after_forward").value_or(true);
   spec.reduce_op = reader.string("reduce_op") == "sum" ? ReduceOp::Sum : ReduceOp::Avg;
+  if (reader.string("sync_object") == "weight") spec.sync_object = SyncObject::Weight;
   spec.gradient_scaling_factor = reader.number("gradient_scaling_factor").value_or(1);
   spec.gradient_divide_factor = reader.number("gradient_divide_factor");
   if (spec.gradient_scaling_factor == 0) {

@@ -74,6 +74,19 @@ MeshDims shared_data_dims(const Scenario& scenario, int p) {
   return shared;
 }
 
+MeshDims fully_shard_domain(const Scenario& scenario) {
+  const Roles& roles = scenario.roles;
+  MeshDims domain;
+  for (const std::optional<int>& dim :
+       {roles.fsdp_shard_dim, roles.dp_replicate_dim, roles.shard_replicate_dim}) {
+    if (dim) domain = union_of(domain, {*dim});
+  }
+  if (!domain.empty()) return domain;
+  for (int dim = 0; dim < scenario.mesh.num_dims(); ++dim)
+    domain.push_back(dim);
+  return domain;
+}
+
 bool is_ignored(const Scenario& scenario, int p) {
   const std::vector<int>& ignored = scenario.fully_shard.ignored_params;
   return std::binary_search(ignored.begin(), ignored.end(), p);

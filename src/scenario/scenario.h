@@ -47,10 +47,15 @@ struct ShardPlacement {
   bool operator==(const ShardPlacement&) const = default;
 };
 
+/// What copies that saw different samples agree on: the sum of their gradients, or, after each has
+/// been updated by its own gradient, the mean of their weights.
+enum class SyncObject { Grad, Weight };
+
 /// `fully_shard`: what is cut, gathered and reduced, and when.
 struct FullyShardSpec {
   bool shards_parameters = true;  ///< enable_param_shard, or what null infers from the roles
   bool reshard_after_forward = true;
+  SyncObject sync_object = SyncObject::Grad;
   ReduceOp reduce_op = ReduceOp::Avg;
   double gradient_scaling_factor = 1;            ///< k: multiplies the first collective's input
   std::optional<double> gradient_divide_factor;  ///< replaces the divisor F
@@ -167,6 +172,9 @@ struct Scenario {
 /// Data dims along which TP or EP cut elementwise parameter `p`: a rank uses the samples of all
 /// ranks there.
 [[nodiscard]] MeshDims shared_data_dims(const Scenario& scenario, int p);
+
+/// The fully_shard domain: mesh dims with a data-parallel role, or all of them where none has one.
+[[nodiscard]] MeshDims fully_shard_domain(const Scenario& scenario);
 
 /// Whether fully_shard leaves parameter `p` alone.
 [[nodiscard]] bool is_ignored(const Scenario& scenario, int p);

@@ -17,4 +17,12 @@ void check_sizes(const Scenario& scenario, const ObjectReader& file);
 /// \pre the mode is exact
 void check_exact_mode(const Scenario& scenario, const ObjectReader& file);
 
+/// What averaging weights instead of gradients needs, so that the mean of the weights is the weight
+/// that the mean gradient makes: sgd, whose update is linear; F the number of ranks, not given; no
+/// gradient that is Partial where weights are not averaged (cut by fully_shard, ignored by it, or
+/// along dims outside its domain); in exact mode means over a power of two of ranks. What depends
+/// on parameters is looked at only where the file has no other mistake before.
+/// \pre sync_object is "weight"
+void check_weight_sync(const Scenario& scenario, const ObjectReader& file);
+
 }  // namespace hpsim

@@ -136,6 +136,8 @@ class MemoryReplay {
         release(MemoryKind::Gradients, all_shard_elems());
         memory_.live_after.push_back(memory_.ledger.live());
         break;
+      case StepKind::AverageWeights:  // in place
+        break;
     }
   }
 

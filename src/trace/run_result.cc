@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "plan/rank_layout.h"
 #include "tensor/fill.h"
+#include "trace/rank_mean.h"
 
 namespace hpsim {
 namespace {
@@ -259,31 +260,43 @@ std::uint64_t collective_tag(const Plan& plan, std::int64_t plan_step, std::int6
 
 TrainingState assemble_state(const Plan& plan, const RunResult& run, std::int64_t time) {
   const Mesh& mesh = plan.mesh();
-  const int num_states = plan.scenario.training.optimizer.num_state_tensors();
+  const auto num_states =
+      static_cast<std::size_t>(plan.scenario.training.optimizer.num_state_tensors());
   TrainingState assembled;
-  assembled.state.resize(static_cast<std::size_t>(num_states));
+  assembled.state.resize(num_states);
+  assembled.scatter.resize(num_states);
   for (int p = 0; p < static_cast<int>(plan.parameters.size()); ++p) {
     const PlannedParameter& parameter = plan.parameters[static_cast<std::size_t>(p)];
-    const auto elems = static_cast<std::size_t>(num_elems(parameter.shape));
-    std::vector<double> full(elems, 0.0);
-    std::vector<std::vector<double>> full_states(static_cast<std::size_t>(num_states), full);
+    const bool is_mean = time > 0 && !plan.averaged_dims(p).empty();
+    const std::vector<double> zeros(static_cast<std::size_t>(num_elems(parameter.shape)), 0.0);
+    assembled.parameters.push_back(zeros);
+    for (std::size_t s = 0; s < num_states; ++s) {
+      assembled.state[s].push_back(zeros);
+      assembled.scatter[s].push_back(is_mean ? zeros : std::vector<double>());
+    }
     // The shards of the first replica: all other coordinates are 0.
     Coordinate coordinate(static_cast<std::size_t>(mesh.num_dims()), 0);
     const MeshDims dims = parameter.cut_dims();
     do {
       const Rank rank = mesh.rank_at(coordinate);
       const std::vector<Box> boxes = held_shard(mesh, parameter, coordinate).boxes;
-      copy_boxes(run.parameter(rank, time, p), parameter.shape, boxes, full);
-      for (int s = 0; s < num_states && time > 0; ++s) {
-        copy_boxes(run.state(rank, time - 1, s, p), parameter.shape, boxes,
-                   full_states[static_cast<std::size_t>(s)]);
+      const auto copy = [&](const TensorView& view, std::vector<double>& full) {
+        copy_boxes(view, parameter.shape, boxes, full);
+      };
+      copy(run.parameter(rank, time, p), assembled.parameters.back());
+      for (std::size_t s = 0; s < num_states && time > 0; ++s) {
+        const auto state_of = [&](Rank holder) {
+          return run.state(holder, time - 1, static_cast<int>(s), p);
+        };
+        if (!is_mean) {
+          copy(state_of(rank), assembled.state[s].back());
+          continue;
+        }
+        const RankMean mean = own_mean(plan, p, rank, state_of);
+        copy(as_view(mean.mean), assembled.state[s].back());
+        copy(as_view(mean.scatter), assembled.scatter[s].back());
       }
     } while (advance(mesh, dims, coordinate));
-    assembled.parameters.push_back(std::move(full));
-    for (int s = 0; s < num_states; ++s) {
-      assembled.state[static_cast<std::size_t>(s)].push_back(
-          std::move(full_states[static_cast<std::size_t>(s)]));
-    }
   }
   return assembled;
 }

@@ -24,7 +24,8 @@ struct TensorView {
 
 /// What a rank recorded about one optimizer step. Plain data.
 struct StepRecord {
-  double norm_square = 0;    ///< sum of squares of its gradient shards, each over its copies
+  double norm_square = 0;  ///< sum of squares of its gradient shards, each over its copies; not of
+                           ///< those whose mean over ranks is the gradient (Plan::averaged_dims)
   std::int64_t inexact = 0;  ///< 1 if the floating-point INEXACT flag rose outside the rounding of
                              ///< exact mode
   BytesByKind live_after{};  ///< ledger at the end of the step
@@ -160,7 +161,8 @@ class RunResult {
                                            std::int64_t elems_out);
 
 /// What the run held after `time` optimizer steps (0: initial; its state tensors are zero), put
-/// together from the shards of the first replica. \pre run.has_numbers()
+/// together from the shards of the first replica; optimizer state that ranks hold of their own
+/// (Plan::averaged_dims) is their mean. \pre run.has_numbers()
 [[nodiscard]] TrainingState assemble_state(const Plan& plan, const RunResult& run,
                                            std::int64_t time);
 

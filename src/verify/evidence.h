@@ -37,7 +37,23 @@ struct Evidence {
   }
 };
 
+using RankGroups = std::vector<std::vector<Rank>>;
+
 /// Ranks per part of a parameter, ascending, in the order of parts.
-[[nodiscard]] std::vector<std::vector<Rank>> holders_of(const Evidence& evidence, int p);
+[[nodiscard]] RankGroups holders_of(const Evidence& evidence, int p);
+
+/// Ranks that hold one part of a parameter, by where they are along the averaged dims: their
+/// gradients and optimizer state are of the same samples. All together where nothing is averaged.
+///
+///   mesh (rep 2, tp 2), averaged over tp, holders 0 1 2 3    {0 2} {1 3}
+[[nodiscard]] RankGroups alike_of(const Evidence& evidence, int p,
+                                  const std::vector<Rank>& holders);
+
+/// The same ranks, by where they are along the other dims: the mean over each group is what the
+/// training makes. Each alone where nothing is averaged.
+///
+///   mesh (rep 2, tp 2), averaged over tp, holders 0 1 2 3    {0 1} {2 3}
+[[nodiscard]] RankGroups averaged_of(const Evidence& evidence, int p,
+                                     const std::vector<Rank>& holders);
 
 }  // namespace hpsim

@@ -22,15 +22,33 @@ class ReplicaCheck {
       : evidence_(evidence), recorder_(recorder) {
     for (int p = 0; p < evidence.num_parameters(); ++p) {
       holders_.push_back(holders_of(evidence, p));
+      RankGroups& alike = alike_.emplace_back();
+      for (const std::vector<Rank>& holders : holders_.back()) {
+        for (std::vector<Rank>& group : alike_of(evidence, p, holders))
+          alike.push_back(std::move(group));
+      }
     }
   }
 
   /// `subject` stands before the quoted name, `time` says when: "after step 0".
   void compare(const std::string& subject, std::optional<std::int64_t> step, int p,
                const std::function<TensorView(Rank)>& view_of) {
+    compare_within(holders_[static_cast<std::size_t>(p)], subject, step, p, view_of);
+  }
+
+  /// The same of what only ranks with the same samples have in common.
+  void compare_alike(const std::string& subject, std::optional<std::int64_t> step, int p,
+                     const std::function<TensorView(Rank)>& view_of) {
+    compare_within(alike_[static_cast<std::size_t>(p)], subject, step, p, view_of);
+  }
+
+ private:
+  void compare_within(const RankGroups& groups, const std::string& subject,
+                      std::optional<std::int64_t> step, int p,
+                      const std::function<TensorView(Rank)>& view_of) {
     std::int64_t num_diverged = 0;
     std::optional<Finding> first;
-    for (const std::vector<Rank>& group : holders_[static_cast<std::size_t>(p)]) {
+    for (const std::vector<Rank>& group : groups) {
       const TensorView expected = view_of(group.front());
       for (std::size_t i = 1; i < group.size(); ++i) {
         const TensorView got = view_of(group[i]);
@@ -48,7 +66,6 @@ class ReplicaCheck {
     recorder_.add(std::move(*first));
   }
 
- private:
   [[nodiscard]] Finding describe(const std::string& subject, std::optional<std::int64_t> step,
                                  int p, const std::vector<Rank>& group, Rank rank,
                                  std::int64_t position,
@@ -76,7 +93,8 @@ class ReplicaCheck {
 
   const Evidence& evidence_;
   CheckRecorder& recorder_;
-  std::vector<std::vector<std::vector<Rank>>> holders_;  ///< per parameter and shard
+  std::vector<RankGroups> holders_;  ///< per parameter: ranks by shard
+  std::vector<RankGroups> alike_;    ///< per parameter: see alike_of
 };
 
 bool has_copies(const Evidence& evidence) {
@@ -242,14 +260,15 @@ void check_replicas(const Evidence& evidence, Verdict& verdict) {
   }
   for (std::int64_t step = 0; step < evidence.num_steps(); ++step) {
     for (int p = 0; p < evidence.num_parameters(); ++p) {
-      check.compare("gradient of", step, p, [&](Rank rank) { return run.gradient(rank, step, p); });
+      check.compare_alike("gradient of", step, p,
+                          [&](Rank rank) { return run.gradient(rank, step, p); });
     }
     for (int p = 0; p < evidence.num_parameters(); ++p) {
       check.compare("parameter", step, p,
                     [&](Rank rank) { return run.parameter(rank, step + 1, p); });
       for (int state = 0; state < num_states; ++state) {
-        check.compare(fmt::format("optimizer state {} of", state), step, p,
-                      [&](Rank rank) { return run.state(rank, step, state, p); });
+        check.compare_alike(fmt::format("optimizer state {} of", state), step, p,
+                            [&](Rank rank) { return run.state(rank, step, state, p); });
       }
     }
   }

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "trace/rank_mean.h"
 #include "verify/check_recorder.h"
 #include "verify/compare_shard.h"
 #include "verify/diagnose.h"
@@ -29,27 +30,32 @@ class TensorParity {
 
   CheckRecorder& recorder() { return recorder_; }
 
-  /// `subject` is what stands before the quoted name: "gradient of".
+  /// What every rank holds. `subject` is what stands before the quoted name: "parameter".
   void compare(const std::string& subject, std::int64_t step,
                const std::vector<ReferenceTensor>& expected, const ShardOfRank& got) {
-    HPSIM_CHECK(static_cast<int>(expected.size()) == evidence_.num_parameters(),
-                "{} reference tensors for {} parameters", expected.size(),
-                evidence_.num_parameters());
-    if (!bound_.exact) judge_bounds(subject, step, expected);
-    for (int p = 0; p < evidence_.num_parameters(); ++p) {
-      const ReferenceTensor& tensor = expected[static_cast<std::size_t>(p)];
-      const Shape& shape = evidence_.parameter(p).shape;
-      HPSIM_CHECK(tensor.value.size() == tensor.spread.size(), "{} values and {} spreads",
-                  tensor.value.size(), tensor.spread.size());
-      each_part(p, [&](const std::vector<Rank>& holders, const std::vector<Box>& boxes) {
-        const GatheredBoxes value(tensor.value, shape, boxes);
-        const GatheredBoxes spread(tensor.spread, shape, boxes);
-        for (const Rank rank : holders) {
-          compare_one(subject, p, step, rank, boxes, got(rank, p),
-                      {value.values(), spread.values(), bound_});
+    each_shard(subject, step, expected, [&](int p, const std::vector<Rank>& holders, auto&& judge) {
+      for (const Rank rank : holders)
+        judge(subject, rank, got(rank, p));
+    });
+  }
+
+  /// The same, but where ranks hold their own the mean over them, once for all of them.
+  void compare_means(const std::string& subject, std::int64_t step,
+                     const std::vector<ReferenceTensor>& expected, const ShardOfRank& got) {
+    each_shard(subject, step, expected, [&](int p, const std::vector<Rank>& holders, auto&& judge) {
+      for (const std::vector<Rank>& group : averaged_of(evidence_, p, holders)) {
+        if (group.size() == 1) {
+          judge(subject, group[0], got(group[0], p));
+          continue;
         }
-      });
-    }
+        std::vector<TensorView> views;
+        for (const Rank rank : group)
+          views.push_back(got(rank, p));
+        judge(fmt::format("mean over {} of the {}",
+                          evidence_.plan.mesh().names(evidence_.plan.averaged_dims(p)), subject),
+              group[0], as_view(mean_of(views).mean));
+      }
+    });
   }
 
   /// Equality in value with the parameters before step 0.
@@ -83,6 +89,30 @@ class TensorParity {
   }
 
  private:
+  /// Calls choose(parameter, ranks that hold a part, judge) for every part of every parameter; what
+  /// it hands to judge(subject, rank, tensor) is compared with that part.
+  template <class Choose>
+  void each_shard(const std::string& subject, std::int64_t step,
+                  const std::vector<ReferenceTensor>& expected, Choose&& choose) {
+    HPSIM_CHECK(static_cast<int>(expected.size()) == evidence_.num_parameters(),
+                "{} reference tensors for {} parameters", expected.size(),
+                evidence_.num_parameters());
+    if (!bound_.exact) judge_bounds(subject, step, expected);
+    for (int p = 0; p < evidence_.num_parameters(); ++p) {
+      const ReferenceTensor& tensor = expected[static_cast<std::size_t>(p)];
+      const Shape& shape = evidence_.parameter(p).shape;
+      HPSIM_CHECK(tensor.value.size() == tensor.spread.size(), "{} values and {} spreads",
+                  tensor.value.size(), tensor.spread.size());
+      each_part(p, [&](const std::vector<Rank>& holders, const std::vector<Box>& boxes) {
+        const GatheredBoxes value(tensor.value, shape, boxes);
+        const GatheredBoxes spread(tensor.spread, shape, boxes);
+        choose(p, holders, [&](const std::string& of, Rank rank, const TensorView& got) {
+          compare_one(of, p, step, rank, boxes, got, {value.values(), spread.values(), bound_});
+        });
+      });
+    }
+  }
+
   /// Calls f(ranks that hold it, its boxes) for every part of the parameter.
   template <class F>
   void each_part(int p, F&& f) const {
@@ -249,6 +279,25 @@ void find_inexact(const Evidence& evidence, CheckRecorder& recorder) {
   recorder.add(std::move(*first));
 }
 
+/// Sum of the squares of those gradients that are means of what ranks hold, each over its copies:
+/// no rank has them to add.
+double squares_of_means(const Evidence& evidence, std::int64_t step) {
+  double square = 0;
+  for (int p = 0; p < evidence.num_parameters(); ++p) {
+    if (evidence.plan.averaged_dims(p).empty()) continue;
+    for (const std::vector<Rank>& holders : holders_of(evidence, p)) {
+      const RankGroups groups = averaged_of(evidence, p, holders);
+      for (const std::vector<Rank>& group : groups) {
+        const auto gradient_of = [&](Rank rank) { return evidence.run.gradient(rank, step, p); };
+        const RankMean gradient = own_mean(evidence.plan, p, group[0], gradient_of);
+        for (const double value : gradient.mean)
+          square += value * value / static_cast<double>(groups.size());
+      }
+    }
+  }
+  return square;
+}
+
 std::string state_subject(OptimizerSpec::Kind kind, int state) {
   if (kind == OptimizerSpec::Kind::Sgd) return "momentum buffer of";
   return state == 0 ? "exp_avg of" : "exp_avg_sq of";
@@ -283,8 +332,8 @@ void check_gradients(const Evidence& evidence, Verdict& verdict) {
   TensorParity parity(evidence, CheckId::GradientParity);
   if (evidence.plan.scenario.is_exact()) find_inexact(evidence, parity.recorder());
   for (std::int64_t step = 0; step < evidence.num_steps(); ++step) {
-    parity.compare("gradient of", step, reference_step(evidence, step).gradients,
-                   [&](Rank rank, int p) { return evidence.run.gradient(rank, step, p); });
+    parity.compare_means("gradient of", step, reference_step(evidence, step).gradients,
+                         [&](Rank rank, int p) { return evidence.run.gradient(rank, step, p); });
   }
   parity.finish(FindingCode::GradScale, FindingCode::GradValue, verdict);
 }
@@ -310,9 +359,9 @@ void check_optimizer_state(const Evidence& evidence, Verdict& verdict) {
     HPSIM_CHECK(static_cast<int>(expected.size()) == num_states, "{} reference state tensors of {}",
                 expected.size(), num_states);
     for (int state = 0; state < num_states; ++state) {
-      parity.compare(state_subject(optimizer.kind, state), step,
-                     expected[static_cast<std::size_t>(state)],
-                     [&](Rank rank, int p) { return evidence.run.state(rank, step, state, p); });
+      parity.compare_means(
+          state_subject(optimizer.kind, state), step, expected[static_cast<std::size_t>(state)],
+          [&](Rank rank, int p) { return evidence.run.state(rank, step, state, p); });
     }
   }
   parity.finish(FindingCode::ParamValue, FindingCode::ParamValue, verdict);
@@ -329,7 +378,7 @@ void check_grad_norms(const Evidence& evidence, Verdict& verdict) {
   }
   const double rounding = 2 * std::ldexp(static_cast<double>(num_gradients + 4), -53);
   for (std::int64_t step = 0; step < evidence.num_steps(); ++step) {
-    double square = 0;
+    double square = squares_of_means(evidence, step);
     for (std::int64_t rank = 0; rank < evidence.num_ranks(); ++rank) {
       square += evidence.run.step_record(Rank{rank}, step).norm_square;
     }

@@ -11,6 +11,7 @@
 #include "baseline/eigen_baseline.h"
 #include "exec/local.h"
 #include "exec/symbolic.h"
+#include "mesh/group.h"
 #include "plan/build_plan.h"
 #include "plan/verify_plan.h"
 #include "random_scenario.h"
@@ -45,8 +46,8 @@ std::optional<ReferenceRun> reference_of(const VerifiedPlan& plan, const RunResu
   }
 }
 
-/// Moves one gradient element of a random shard by more than any bound; the rank, or -1 if all
-/// shards that were tried are empty.
+/// Moves one gradient element of a random shard by more than any bound, also of the mean over ranks
+/// that have gradients of their own; the rank, or -1 if the shard is empty.
 std::int64_t spoil_one_gradient(Dice& dice, RunResult& run, int p) {
   const ResultLayout& layout = run.layout();
   const Rank rank{dice.below(static_cast<std::int64_t>(layout.recording().size()))};
@@ -127,6 +128,7 @@ class Variety {
       note("ranks with rows of different sizes", !bucket.row_elems.is_uniform());
       note("partial dims", !bucket.partials.empty());
       note("ignored parameters", bucket.is_ignored);
+      note("averaged weights", !bucket.average_dims.empty());
     }
     for (int p = 0; p < static_cast<int>(plan->parameters.size()); ++p) {
       const PlannedParameter& parameter = plan->parameter(p);
@@ -137,6 +139,11 @@ class Variety {
       note("balanced", is_cut && parameter.cut.chunking == Chunking::Balanced);
       note("tensor parallelism", !cutting_dims(parameter.unsharded).empty());
       note("three cuts", parameter.cut_dims().size() == 3);
+      const std::int64_t num_copies =
+          plan->mesh().num_ranks() / plan->mesh().size(parameter.cut_dims());
+      const std::int64_t num_averaged = plan->mesh().size(plan->averaged_dims(p));
+      note("averaged weights with copies", num_averaged > 1 && num_averaged < num_copies);
+      note("averaged weights of a part", num_averaged > 1 && !parameter.cut_dims().empty());
       note("data dims that cut", !shared_data_dims(scenario, p).empty());
       for (const Placement& placement : parameter.sharded) {
         note("strided", std::holds_alternative<StridedShard>(placement));
@@ -155,7 +162,7 @@ class Variety {
       CAPTURE(what);
       CHECK(count > 0);
     }
-    CHECK(counts_.size() == 16);
+    CHECK(counts_.size() == 19);
   }
 
  private:
@@ -203,9 +210,13 @@ TEST_CASE("random scenarios pass on symbolic and local, and fail once a gradient
     ++num_spoiled;
     const Verdict spoiled = compare_runs(plan, run, *reference);
     text.expect(!spoiled.passed());
+    // A mean that is off is told of the first rank that it is over.
+    std::int64_t named = rank;
+    for (const Rank member : group_of(plan->mesh(), plan->averaged_dims(p), Rank{rank}))
+      named = std::min(named, member.value);
     bool is_named = false;
     for (const Finding& finding : spoiled.findings) {
-      is_named = is_named || (finding.check == CheckId::GradientParity && finding.rank == rank &&
+      is_named = is_named || (finding.check == CheckId::GradientParity && finding.rank == named &&
                               finding.param == plan->parameters[static_cast<std::size_t>(p)].name);
     }
     text.expect(is_named);

@@ -24,6 +24,7 @@ class ScenarioDraw {
     json_["name"] = "random";
     is_exact_ = dice_.one_in(4);
     draw_mesh();
+    draw_sync_object();
     draw_sharding();
     if (dice_.one_in(3)) {
       draw_modules();
@@ -102,6 +103,17 @@ class ScenarioDraw {
     }
   }
 
+  /// Weights of whole copies may be averaged; exactly where no number of ranks has other factors
+  /// than 2.
+  void draw_sync_object() {
+    averages_ = maybe(5);
+    if (!averages_) return;
+    fully_shard_["sync_object"] = "weight";
+    for (const std::int64_t size : shape_) {
+      if ((size & (size - 1)) != 0) is_exact_ = false;
+    }
+  }
+
   void rename(const std::string& from, const std::string& to) {
     std::replace(names_.begin(), names_.end(), from, to);
     json_["mesh"]["mesh_dim_names"] = names_;
@@ -130,11 +142,17 @@ class ScenarioDraw {
   void draw_sharding() {
     const std::string dim = shard_dim();
     num_shards_ = dim.empty() ? 0 : size_of(dim);
-    if (num_shards_ > 0 && maybe(6)) {
+    if (averages_ && num_shards_ > 0) {
+      const std::int64_t way = dice_.below(3);
+      if (way == 0) fully_shard_["enable_param_shard"] = false;
+      if (way == 1) fully_shard_["shard_size"] = 1;
+      if (way == 2) fully_shard_["min_shard_bytes"] = 1 << 20;
+      num_shards_ = way == 1 ? 1 : 0;
+    } else if (num_shards_ > 0 && maybe(6)) {
       fully_shard_["enable_param_shard"] = false;
       num_shards_ = 0;
     }
-    if (num_shards_ > 0 && maybe(3)) {
+    if (num_shards_ > 0 && !averages_ && maybe(3)) {
       std::vector<std::int64_t> divisors;
       for (std::int64_t d = 1; d <= num_shards_; ++d) {
         if (num_shards_ % d == 0) divisors.push_back(d);
@@ -145,7 +163,7 @@ class ScenarioDraw {
     }
     if (maybe(3)) fully_shard_["chunking"] = "balanced";
     fully_shard_["vocabulary"] = dice_.pick({"ragged", "ragged", "uneven_flag", "torch"});
-    if (maybe(5)) fully_shard_["min_shard_bytes"] = dice_.pick({1, 64, 200});
+    if (!averages_ && maybe(5)) fully_shard_["min_shard_bytes"] = dice_.pick({1, 64, 200});
     fully_shard_["reshard_after_forward"] = maybe(2);
   }
 
@@ -266,17 +284,17 @@ class ScenarioDraw {
   }
 
   void draw_scaling() {
-    fully_shard_["reduce_op"] = maybe(2) ? "avg" : "sum";
+    fully_shard_["reduce_op"] = averages_ || maybe(2) ? "avg" : "sum";
     if (maybe(3)) {
       fully_shard_["gradient_scaling_factor"] = is_exact_ ? 2 : dice_.pick({2.0, 0.5, 3.0});
     }
-    if (maybe(4)) {
+    if (!averages_ && maybe(4)) {
       fully_shard_["gradient_divide_factor"] = is_exact_ ? 4 : dice_.pick({2.0, 7.0, 300.0});
     }
     for (const std::string& name : names_of_parameters_) {
       if (maybe(5)) {
         fully_shard_["replicate_params"].push_back(name);
-      } else if (maybe(6)) {
+      } else if (!averages_ && maybe(6)) {
         fully_shard_["ignored_params"].push_back(name);
       }
     }
@@ -284,9 +302,17 @@ class ScenarioDraw {
 
   /// Names of the dims over which the batch is split: by default those of fully_shard and ep.
   std::vector<std::string> draw_data_dims() {
-    const bool is_default = !maybe(3);
+    const bool is_default = !averages_ && !maybe(3);
+    const bool has_domain =
+        !shard_dim().empty() || std::find(names_.begin(), names_.end(), "rep") != names_.end();
     std::vector<std::string> dims;
     for (const std::string& name : names_) {
+      const bool is_in_domain = !has_domain || name == "fsdp" || name == "dp" || name == "rep";
+      if (averages_) {
+        // Copies are averaged within the fully_shard domain only.
+        if (is_in_domain && !maybe(4)) dims.push_back(name);
+        continue;
+      }
       const bool has_role = name == "fsdp" || name == "dp" || name == "rep" || name == "ep" ||
                             (name == "mp" && is_ep_mp_);
       if (is_default ? has_role : maybe(2)) dims.push_back(name);
@@ -303,13 +329,15 @@ class ScenarioDraw {
       num_data_ranks *= size_of(dim);
     Json training = {{"steps", 1 + dice_.below(3)},
                      {"global_batch", num_data_ranks * (1 + dice_.below(3))}};
-    if (maybe(3)) training["loss_normalization"] = "sum";
+    const bool moves_far = averages_ && is_exact_;  // or ranks round to the weight they came from
+    if (moves_far || maybe(3)) training["loss_normalization"] = "sum";
     Json optimizer;
     if (is_exact_) {
       const double momentum = dice_.pick({0.0, 0.5});
       optimizer = {{"name", "sgd"}, {"momentum", momentum}};
+      if (moves_far) optimizer["lr"] = 0.25;
       if (momentum != 0) optimizer["nesterov"] = maybe(2);
-    } else if (maybe(2)) {
+    } else if (averages_ || maybe(2)) {
       const double momentum = dice_.pick({0.0, 0.9});
       optimizer = {{"name", "sgd"}, {"lr", 0.01}, {"momentum", momentum}};
       if (momentum != 0) optimizer["nesterov"] = maybe(2);
@@ -328,6 +356,7 @@ class ScenarioDraw {
   std::vector<std::int64_t> shape_;
   std::int64_t num_shards_ = 0;  ///< 0: parameters are not cut
   bool is_exact_ = false;
+  bool averages_ = false;  ///< sync_object "weight"
   bool is_ep_mp_ = false;
   std::vector<std::string> names_of_parameters_;
   std::vector<std::string> names_of_units_;

@@ -31,8 +31,8 @@ class Dice {
 /// meshes of 1 to 3 dims up to 8 ranks with any roles and rank order, prime and single sizes,
 /// elementwise parameters with placements by TP and EP, module models, units, shards along any
 /// tensor dim or ragged over several, shard_size, min_shard_bytes, replicated and ignored
-/// parameters, both chunk rules, all vocabularies, data dims, factors, optimizers, dtypes and
-/// modes.
+/// parameters, averaged weights, both chunk rules, all vocabularies, data dims, factors,
+/// optimizers, dtypes and modes.
 [[nodiscard]] std::string random_scenario(Dice& dice);
 
 }  // namespace hpsim::test

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "plan/passes/passes.h"
 
@@ -21,13 +22,17 @@ Bucket empty_bucket(const Scenario& scenario, const PlannedParameter& parameter,
   bucket.unsharded_group = parameter.unsharded_group;
   bucket.scatter_dims = dims_to_reduce(scenario.mesh, parameter, parameter.sharded_group.dims);
   bucket.all_reduce_dims = dims_to_reduce(scenario.mesh, parameter, parameter.unsharded_group.dims);
+  if (scenario.fully_shard.sync_object == SyncObject::Weight) {
+    bucket.average_dims = std::exchange(bucket.all_reduce_dims, {});
+  }
   bucket.is_ignored = scenario.units[static_cast<std::size_t>(unit)].is_ignored;
   return bucket;
 }
 
 bool is_reduced_alike(const Bucket& a, const Bucket& b) {
   return a.sharded_group == b.sharded_group && a.unsharded_group == b.unsharded_group &&
-         a.scatter_dims == b.scatter_dims && a.all_reduce_dims == b.all_reduce_dims;
+         a.scatter_dims == b.scatter_dims && a.all_reduce_dims == b.all_reduce_dims &&
+         a.average_dims == b.average_dims;
 }
 
 /// Orders the members of a bucket by their partial dims, lays their slots end to end, and finds the

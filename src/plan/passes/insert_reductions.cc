@@ -19,6 +19,9 @@ constexpr std::string_view kIgnoredRule =
     "divides by F";
 constexpr std::string_view kScaleRule =
     "no reduction carries the factor k/F: it is applied once, locally (multi-dim RFC 2.2.2)";
+constexpr std::string_view kLocalScaleRule =
+    "the mean of the weights divides by the number of copies: what that leaves of k/F is applied "
+    "once, locally (multi-dim RFC 2.2.4)";
 constexpr std::string_view kStoreRule = "true sizes are stored, padding is not (ragged RFC 6.4)";
 
 /// Layouts of gradients in words; each is written once, whatever the number of optimizer steps.
@@ -86,7 +89,10 @@ class Reducer {
       step.why.after = layouts_.of_bucket(bucket, partial, true);
     }
     if (!scatters && !all_reduces) {
-      emit(StepKind::ScaleGradient, b, kScaleRule).local_scale = factor / divisor;
+      const auto num_averaged = static_cast<double>(plan_.mesh().size(bucket.average_dims));
+      const bool averages = num_averaged > 1;
+      emit(StepKind::ScaleGradient, b, averages ? kLocalScaleRule : kScaleRule).local_scale =
+          factor * num_averaged / divisor;
     }
     if (bucket.partials.empty()) emit(StepKind::StoreGradient, b, kStoreRule);
   }

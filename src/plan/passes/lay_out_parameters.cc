@@ -2,6 +2,7 @@
 
 #include "plan/passes/passes.h"
 #include "plan/rank_layout.h"
+#include "scenario/module_layouts.h"
 
 namespace hpsim {
 namespace {
@@ -11,39 +12,12 @@ GroupInfo group_along(const Mesh& mesh, MeshDims dims) {
   return {std::move(dims), size};
 }
 
-/// Mesh dims with a data-parallel role: the fully_shard domain.
-MeshDims data_parallel_dims(const Roles& roles) {
-  MeshDims domain;
-  for (const std::optional<int>& dim :
-       {roles.fsdp_shard_dim, roles.dp_replicate_dim, roles.shard_replicate_dim}) {
-    if (dim) domain = union_of(domain, {*dim});
-  }
-  return domain;
-}
-
 MeshDims without(const MeshDims& dims, const MeshDims& removed) {
   MeshDims rest;
   for (const int dim : dims) {
     if (!contains(removed, dim)) rest.push_back(dim);
   }
   return rest;
-}
-
-MeshDims all_dims(const Mesh& mesh) {
-  MeshDims dims;
-  for (int dim = 0; dim < mesh.num_dims(); ++dim)
-    dims.push_back(dim);
-  return dims;
-}
-
-/// Along which the samples that its gradient is computed from are split.
-MeshDims partial_dims(const Plan& plan, int p, const MeshDims& placed) {
-  const Scenario& scenario = plan.scenario;
-  const int module = scenario.parameters[static_cast<std::size_t>(p)].module;
-  return without(scenario.model.is_elementwise()
-                     ? scenario.data.data_dims
-                     : plan.modules.at(static_cast<std::size_t>(module)).batch_dims(),
-                 placed);
 }
 
 /// Elements of a slot, wherever TP leaves a rank.
@@ -70,7 +44,7 @@ PerCoordinate slot_elems(const Plan& plan, const PlannedParameter& parameter) {
 Plan lay_out_parameters(Plan plan) {
   const Scenario& scenario = plan.scenario;
   const Mesh& mesh = scenario.mesh;
-  const MeshDims data_parallel = data_parallel_dims(scenario.roles);
+  const std::vector<MeshDims> partial = partial_dims(scenario);
   for (int p = 0; p < static_cast<int>(scenario.parameters.size()); ++p) {
     const ParameterSpec& spec = scenario.parameters[static_cast<std::size_t>(p)];
     PlannedParameter parameter;
@@ -88,11 +62,9 @@ Plan lay_out_parameters(Plan plan) {
       parameter.sharded[static_cast<std::size_t>(dim)] = fully_shard_placement(
           parameter.cut, {spec.shape, parameter.unsharded}, mesh, scenario.fully_shard.vocabulary);
     }
-    // Without data-parallel dims, copies lie along every dim that does not cut the parameter.
-    MeshDims domain = data_parallel.empty() ? all_dims(mesh) : data_parallel;
-    if (is_ignored(scenario, p)) domain.clear();
+    const MeshDims domain = is_ignored(scenario, p) ? MeshDims{} : fully_shard_domain(scenario);
     const MeshDims copies = without(without(domain, placed), shard_dims);
-    parameter.partial_dims = partial_dims(plan, p, placed);
+    parameter.partial_dims = partial[static_cast<std::size_t>(p)];
     const MeshDims others = without(parameter.partial_dims, domain);
     parameter.sharded_group = group_along(mesh, std::move(shard_dims));
     parameter.unsharded_group = group_along(mesh, copies);

@@ -9,20 +9,8 @@ namespace hpsim {
 // The passes of build_plan, in order. Each is a function from plan to plan with a predicate that
 // holds before it and one that holds after; build_plan checks both.
 
-/// Fills Plan::modules and Plan::output: the layout of every activation, from the placements of
-/// the weights, one mesh dim of more than one rank at a time. The batch is cut over data_dims until
-/// a module that TP or EP cuts along such a dim takes all samples there.
-///
-///   weight [out, in]   input                         output      gradient of the input
-///   Replicate          Shard(0) as it comes, else    as input    as input
-///                      Replicate
-///   Shard(0)           Replicate                     Shard(1)    Partial
-///   Shard(1)           Shard(1)                      Partial     Shard(1)
-///   none               as it comes, but Replicate    as input    as input
-///                      where it comes Partial
-///
-/// The style rowwise hands on Replicate where the output is Partial along tp_dim; a Partial output
-/// of other modules stays so until a module, or the loss, takes it.
+/// Fills Plan::modules, see module_layouts, and Plan::output: the loss takes the model's output as
+/// it is given, but Replicate where it is Partial.
 [[nodiscard]] Plan lay_out_activations(Plan plan);
 [[nodiscard]] bool has_activations(const Plan& plan);
 
@@ -39,10 +27,6 @@ namespace hpsim {
 ///     its dims are then (dp.replicate 2, dp.shard 4)
 ///   mesh (fsdp 4, tp 2), tp "Shard(0)"    [RaggedStridedShard, Shard(0)] 4          1       4
 ///   mesh (tp 8), tp "Shard(1)"            [Shard(1)]                     1          1       1
-///
-/// And where its gradient is Partial, from the data flow: along the dims over which the samples
-/// that its module computes with are split; for elementwise parameters the data_dims that do not
-/// cut them (a rank that holds a part along a data dim uses the samples of all ranks there).
 [[nodiscard]] Plan lay_out_parameters(Plan plan);
 [[nodiscard]] bool has_parameters(const Plan& plan);
 
@@ -68,8 +52,8 @@ namespace hpsim {
 ///
 ///   up colwise, gelu, down rowwise    forward up, gelu, down; all_reduce tp of down's output
 ///                                     backward down, gelu, up: no redistribution
-///   up, mid colwise, down rowwise     forward up, mid: 0; backward: all_reduce tp of the gradient
-///                                     of mid's input, in which each tp rank has a term
+///   in whole, up colwise, down        backward: all_reduce tp of the gradient of up's input, of
+///     rowwise                         which each tp rank has a term
 [[nodiscard]] Plan schedule_compute(Plan plan);
 [[nodiscard]] bool has_compute(const Plan& plan);
 
@@ -78,5 +62,18 @@ namespace hpsim {
 /// (multi-dim RFC 2.2.2).
 [[nodiscard]] Plan insert_reductions(Plan plan);
 [[nodiscard]] bool has_reductions(const Plan& plan);
+
+/// Inserts after each optimizer step the all-reduces that average the weights of copies which were
+/// updated by gradients of their own: one per bucket with average_dims, scaled by 1 / their number
+/// (multi-dim RFC 2.2.4). The gradients of such a bucket are reduced over nothing; what 1/F is more
+/// than 1 / number of copies is applied to them locally, together with k.
+///
+///   mesh (tp 8), data_dims tp, w copied              scale_gradient by k, average_weights x 1/8
+///   mesh (tp 8), data_dims tp, w cut over tp         scale_gradient by k/8, nothing is averaged
+///   mesh (rep 2, ep 4), both data dims, w cut over ep
+///                                                    scale_gradient by k/4, average_weights x 1/2
+[[nodiscard]] Plan insert_weight_sync(Plan plan);
+[[nodiscard]] bool needs_weight_sync(const Plan& plan);
+[[nodiscard]] bool has_weight_sync(const Plan& plan);
 
 }  // namespace hpsim

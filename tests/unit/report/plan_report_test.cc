@@ -212,5 +212,27 @@ TEST_CASE("more parameters than fit are folded") {
   CHECK(explain_json(plan, view).at("parameters").size() == 40);
 }
 
+TEST_CASE("a plan that averages weights says so, and why") {
+  Scenario scenario = fsdp_scenario(elementwise_model({{"w", {7, 8}}}), 6);
+  scenario.fully_shard.shards_parameters = false;
+  scenario.fully_shard.sync_object = SyncObject::Weight;
+  scenario.fully_shard.gradient_scaling_factor = 2;
+  const Plan plan = build_plan(scenario);
+  const std::string text = plan_text(make_plan_report(plan), {}, false);
+  CHECK(has(text, "6  average_weights  (root)  fsdp 6       1  56 -> 56  224 -> 224 B  1/6    "));
+  CHECK(has(text, "sync_object \"weight\": copies that were updated"));
+  CHECK(has(text, "[Partial(avg)] -> [Replicate]"));
+
+  CHECK(has(explain_text(plan, {.parameters = {0}}, false),
+            "all_reduce of the weights over fsdp 6; k/F = 1/3"));
+  const std::string detail = explain_text(plan, {.parameters = {0}, .in_detail = true}, false);
+  CHECK(has(detail, "left so: all_reduce averages the weights instead"));
+  CHECK(has(detail, "k is applied in step"));
+  CHECK(has(detail, "average_weights  param  whole Partial(fsdp) -> whole"));
+  const nlohmann::ordered_json json = plan_json(make_plan_report(plan), {});
+  CHECK(json.at("steps").back().at("kind") == "average_weights");
+  CHECK(json.at("steps").back().at("collective").at("op") == "all_reduce");
+}
+
 }  // namespace
 }  // namespace hpsim

@@ -26,6 +26,7 @@ TEST_CASE("the smallest scenario has every default") {
   CHECK(scenario.fully_shard.shards_parameters);
   CHECK(scenario.fully_shard.reshard_after_forward);
   CHECK(scenario.fully_shard.reduce_op == ReduceOp::Avg);
+  CHECK(scenario.fully_shard.sync_object == SyncObject::Grad);
   CHECK(scenario.fully_shard.gradient_scaling_factor == 1);
   CHECK_FALSE(scenario.fully_shard.gradient_divide_factor);
   CHECK(scenario.fully_shard.replicate_params.empty());
