@@ -21,6 +21,7 @@ struct State {
       : session(self.session),
         part(static_cast<std::size_t>(part_elems), 1.0F),
         whole(static_cast<std::size_t>(part_elems * num_ranks), 0.0F),
+        dealt(whole.size()),
         received(whole.size() + part.size()),
         stock(self.stock_context, whole.data(), part_elems) {
     for (std::int64_t i = 0; i < num_ranks; ++i)
@@ -37,7 +38,7 @@ struct State {
 
   RankSession& session;
   RankGroup everyone;
-  std::vector<float> part, whole, received;
+  std::vector<float> part, whole, dealt, received;
   StockReduceScatter stock;
   std::uint64_t tag = 0;
 };
@@ -47,7 +48,8 @@ std::vector<Measured> compare(std::int64_t num_ranks, int repetitions, std::int6
   const std::vector<std::string> names{
       "all_gather hpsim",    "all_gather gloo",         "reduce_scatter hpsim",
       "reduce_scatter gloo", "reduce_scatter alltoall", "reduce_scatter ring",
-      "all_reduce hpsim",    "all_reduce gloo ring",    "all_reduce gloo bcube"};
+      "all_reduce hpsim",    "all_reduce gloo ring",    "all_reduce gloo bcube",
+      "all_to_all hpsim",    "all_to_all gloo"};
   return measure(num_ranks, repetitions, names, [=](const BenchRank& self) {
     const auto s = std::make_shared<State>(self, num_ranks, part_elems);
     const auto context = self.stock_context;
@@ -68,6 +70,8 @@ std::vector<Measured> compare(std::int64_t num_ranks, int repetitions, std::int6
         {"", [=] { s->run(CollectiveOp::AllReduce, s->whole, s->whole); }},
         {"", [=] { stock_all_reduce(context, whole, s->whole.size(), true, s->next_tag()); }},
         {"", [=] { stock_all_reduce(context, whole, s->whole.size(), false, s->next_tag()); }},
+        {"", [=] { s->run(CollectiveOp::AllToAll, s->whole, s->dealt); }},
+        {"", [=] { stock_all_to_all(context, whole, s->dealt.data(), part_elems, s->next_tag()); }},
     };
   });
 }

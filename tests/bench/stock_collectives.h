@@ -53,15 +53,21 @@ class StockReduceScatter {
   gloo::ReduceScatterHalvingDoubling<float> algorithm_;
 };
 
+/// `elems` to and from every rank.
+inline void stock_all_to_all(const std::shared_ptr<gloo::Context>& context, float* input,
+                             float* output, std::int64_t elems, std::uint32_t tag) {
+  gloo::AlltoallOptions options(context);
+  options.setInput(input, static_cast<std::size_t>(elems * context->size));
+  options.setOutput(output, static_cast<std::size_t>(elems * context->size));
+  options.setTag(tag);
+  gloo::alltoall(options);
+}
+
 /// All-to-all, then a sum of what came, in rank order.
 inline void all_to_all_and_sum(const std::shared_ptr<gloo::Context>& context, float* input,
                                std::vector<float>& received, float* output, std::int64_t elems,
                                std::uint32_t tag) {
-  gloo::AlltoallOptions options(context);
-  options.setInput(input, static_cast<std::size_t>(elems * context->size));
-  options.setOutput(received.data(), static_cast<std::size_t>(elems * context->size));
-  options.setTag(tag);
-  gloo::alltoall(options);
+  stock_all_to_all(context, input, received.data(), elems, tag);
   std::copy_n(received.data(), elems, output);
   for (int rank = 1; rank < context->size; ++rank) {
     const float* const from = received.data() + rank * elems;
