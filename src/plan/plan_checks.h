@@ -33,7 +33,9 @@ struct PlanCheckOutcome {
 
 /// The boxes that placements imply are those that the cut gives, at coordinates with shards of
 /// every size; unsharded placements differ from sharded ones along the sharded group only, and
-/// there they replicate. A vocabulary that cannot express the cut is a warning, SPEC_DISAGREES:
+/// there they replicate; and so they are when the steps are replayed, where gradients end up as
+/// their parameters are placed (ParameterReplay). A vocabulary that cannot express the cut is a
+/// warning, SPEC_DISAGREES:
 ///
 ///   vocabulary   cannot express
 ///   uneven_flag  balanced chunks (its flag means ceil); a flag that ranks would set differently
