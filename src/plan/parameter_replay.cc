@@ -32,10 +32,8 @@ std::vector<ParameterReplay::Fault> ParameterReplay::take(const Step& step) {
       compute(step);
       break;
     case StepKind::Optimizer:
-      for (int p = 0; p < static_cast<int>(states_.size()); ++p) {
+      for (int p = 0; p < static_cast<int>(states_.size()); ++p)
         expect(step, p, state(p).now, plan_.parameter(p).sharded, "");
-        state(p).gradient.clear();
-      }
       break;
     case StepKind::Redistribute:
     case StepKind::Loss:

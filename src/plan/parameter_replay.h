@@ -22,7 +22,7 @@ namespace hpsim {
 ///   ReduceScatter                                 the bucket's row, along dims of fully_shard
 ///   AllReduce                                     the bucket's row, whole along its dims
 ///   StoreGradient                                 the bucket's row: `sharded`
-///   Optimizer       `sharded`                     none
+///   Optimizer       `sharded`
 class ParameterReplay {
  public:
   /// \pre `plan` outlives the object

@@ -109,6 +109,16 @@ TEST_CASE("rowwise hands on Replicate along tp only, and never gathers samples t
         "[Shard(1), Shard(1)]");
 }
 
+TEST_CASE("rowwise whose cut a placement takes back hands on what it computes") {
+  const auto layouts = layouts_of({"2",
+                                   kTpOnly,
+                                   {linear_json("down", 8, 4)},
+                                   R"("parallelize": {"down": "rowwise"},
+                                      "placements": {"down.weight": {"tp": "Replicate"}},
+                                      "data": {"data_dims": ["tp"]})"});
+  CHECK(told(layouts[0]) == "[Shard(0)] -> [Shard(0)], [Shard(0)]; [Shard(0)]");
+}
+
 TEST_CASE("each mesh dim follows its own row: samples over fsdp, features over tp") {
   const auto layouts =
       layouts_of({"2, 2",
