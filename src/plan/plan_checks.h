@@ -38,9 +38,8 @@ struct PlanCheckOutcome {
 /// warning, SPEC_DISAGREES:
 ///
 ///   vocabulary   cannot express
-///   uneven_flag  balanced chunks (its flag means ceil); a flag that ranks would set differently
-///   where
-///                TP cuts unevenly; RaggedStridedShard of given units
+///   uneven_flag  balanced chunks (its flag means ceil); RaggedStridedShard of given units; a
+///                flag that ranks would set differently where TP cuts unevenly
 ///   torch        balanced chunks; ragged shards of given units
 [[nodiscard]] PlanCheckOutcome check_placements(const Plan& plan);
 

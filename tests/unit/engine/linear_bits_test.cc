@@ -53,11 +53,8 @@ struct Results {
 
 template <class T>
 RowBlocks<T> whole(T* data, std::int64_t rows, std::int64_t cols) {
-  return {.data = data,
-          .rows = rows,
-          .row_elems = cols,
-          .block_stride = rows * cols,
-          .num_blocks = 1};
+  return {
+      .data = data, .rows = rows, .row_elems = cols, .block_stride = rows * cols, .num_blocks = 1};
 }
 
 template <class T>
