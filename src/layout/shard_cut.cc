@@ -95,8 +95,10 @@ Placement fully_shard_placement(const ShardCut& cut, const TensorLayout& unshard
                                 const Mesh& mesh, Vocabulary vocabulary) {
   const int dim = cut.dims.at(0);
   MeshDims others;
-  for (const int each : cut.dims)
-    others = union_of(others, cutting_order(unsharded.placements, each));
+  for (const int each : cut.dims) {
+    for (const int other : cutting_order(unsharded.placements, each))
+      others = union_of(others, {other});
+  }
   const std::int64_t factor = mesh.size(others);
   if (cut.is_ragged()) {
     if (factor == 1) return RaggedShard{cut.dims, cut.local_units};

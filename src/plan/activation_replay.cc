@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
@@ -122,12 +123,14 @@ std::optional<ActivationReplay::Fault> ActivationReplay::forward(int module) {
 }
 
 std::optional<ActivationReplay::Fault> ActivationReplay::loss() {
+  // The gradient of the loss is placed as the loss takes the output.
+  const std::vector<Placement> got = std::exchange(now_, plan_.output);
   for (int dim = 0; dim < plan_.mesh().num_dims(); ++dim) {
-    const Placement& now = now_[static_cast<std::size_t>(dim)];
-    if (is_partial(now)) return wrong_layout("the model's output", dim, now, "no terms of a sum");
-    if (now == plan_.output.at(static_cast<std::size_t>(dim))) continue;
-    return wrong_layout("the model's output", dim, now,
-                        to_string(plan_.output[static_cast<std::size_t>(dim)]));
+    const auto at = static_cast<std::size_t>(dim);
+    if (is_partial(got[at]))
+      return wrong_layout("the model's output", dim, got[at], "no terms of a sum");
+    if (got[at] == now_.at(at)) continue;
+    return wrong_layout("the model's output", dim, got[at], to_string(now_[at]));
   }
   return std::nullopt;
 }

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "layout/coverage.h"
 #include "plan/activation_replay.h"
+#include "plan/parameter_replay.h"
 #include "plan/rank_layout.h"
 
 namespace hpsim {
@@ -324,6 +325,14 @@ PlanCheckOutcome check_placements(const Plan& plan) {
       }
     }
   }
+  ParameterReplay replay(plan);
+  for (const Step& step : plan.steps) {
+    for (ParameterReplay::Fault& fault : replay.take(step)) {
+      recorder.add(fault.code, plan.parameter(fault.parameter).name, std::move(fault.message));
+      recorder.at_step(step.step);
+    }
+  }
+  recorder.count(replay.compared());
   return recorder.take();
 }
 

@@ -34,12 +34,13 @@ struct PlanCheckOutcome {
 
 /// The boxes that placements imply are those that the cut gives, at coordinates with shards of
 /// every size; unsharded placements differ from sharded ones along the sharded group only, and
-/// there they replicate. A vocabulary that cannot express the cut is a warning, SPEC_DISAGREES:
+/// there they replicate; and so they are when the steps are replayed, where gradients end up as
+/// their parameters are placed (ParameterReplay). A vocabulary that cannot express the cut is a
+/// warning, SPEC_DISAGREES:
 ///
 ///   vocabulary   cannot express
-///   uneven_flag  balanced chunks (its flag means ceil); a flag that ranks would set differently
-///   where
-///                TP cuts unevenly; RaggedStridedShard of given units
+///   uneven_flag  balanced chunks (its flag means ceil); RaggedStridedShard of given units; a
+///                flag that ranks would set differently where TP cuts unevenly
 ///   torch        balanced chunks; ragged shards of given units
 [[nodiscard]] PlanCheckOutcome check_placements(const Plan& plan);
 

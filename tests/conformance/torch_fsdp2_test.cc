@@ -114,22 +114,26 @@ TEST_CASE("every layout that PyTorch held comes out exactly, and what it refused
   CHECK(num_refused == 1);
 }
 
-/// The model of a run: linears with relu between them, each a unit.
+/// The model of a run: linears with relu between them, each a unit; with tp colwise and rowwise in
+/// turn.
 std::string scenario_of_run(const Json& run) {
   const auto dims = run["linear_dims"].get<std::vector<std::int64_t>>();
   Json model = Json::array();
+  Json styles = Json::object();
   for (std::size_t i = 0; i + 1 < dims.size(); ++i) {
     if (i > 0) model.push_back({{"name", fmt::format("relu{}", i)}, {"type", "relu"}});
     model.push_back({{"name", fmt::format("l{}", i)},
                      {"type", "linear"},
                      {"in_features", dims[i]},
                      {"out_features", dims[i + 1]}});
+    styles[fmt::format("l{}", i)] = i % 2 == 0 ? "colwise" : "rowwise";
   }
-  return Json{{"hpsim", 1},
-              {"mesh", {{"shape", run["mesh"]}, {"mesh_dim_names", run["mesh_dim_names"]}}},
-              {"model", model},
-              {"fully_shard", {{"reshard_after_forward", run["reshard_after_forward"]}}}}
-      .dump();
+  Json scenario = {{"hpsim", 1},
+                   {"mesh", {{"shape", run["mesh"]}, {"mesh_dim_names", run["mesh_dim_names"]}}},
+                   {"model", model},
+                   {"fully_shard", {{"reshard_after_forward", run["reshard_after_forward"]}}}};
+  if (run["tp_colwise_rowwise"] == true) scenario["parallelize"] = styles;
+  return scenario.dump();
 }
 
 TEST_CASE("collectives per step are as many as PyTorch sent") {
@@ -137,20 +141,24 @@ TEST_CASE("collectives per step are as many as PyTorch sent") {
       {"forward:_allgather_base_", "forward all_gather"},
       {"backward:_allgather_base_", "backward all_gather"},
       {"backward:_reduce_scatter_base_", "backward reduce_scatter"},
-      {"backward:allreduce_", "backward all_reduce"}};
+      {"backward:allreduce_", "backward all_reduce"},
+      // What tensor parallelism sends goes through PyTorch's functional collectives.
+      {"forward:all_reduce", "forward all_reduce"}};
   int num_runs = 0;
+  int num_with_tp = 0;
   for (const int world_size : kWorldSizes) {
     const Json data = fixture(world_size);
     for (const Json& run : data["runs"]) {
-      if (run["tp_colwise_rowwise"] == true || run["micro_batches"] != 1 ||
-          !run["frozen"].empty() || !run["reshard_after_forward"].is_boolean()) {
+      if (run["micro_batches"] != 1 || !run["frozen"].empty() ||
+          !run["reshard_after_forward"].is_boolean()) {
         continue;
       }
       ++num_runs;
+      num_with_tp += run["tp_colwise_rowwise"] == true ? 1 : 0;
       CAPTURE(run.dump());
       std::map<std::string, int> expected;
       for (const auto& [name, count] : run["collectives_per_step"].items())
-        expected[kNames.at(name)] = count.get<int>();
+        expected[kNames.at(name)] += count.get<int>();
       // PyTorch all-reduces in groups of one rank; here a group of one sends nothing.
       if (run["mesh"] == Json{1, 4}) expected.erase("backward all_reduce");
       const VerifiedPlan plan =
@@ -163,7 +171,8 @@ TEST_CASE("collectives per step are as many as PyTorch sent") {
       CHECK(planned == expected);
     }
   }
-  CHECK(num_runs == 7);
+  CHECK(num_runs == 11);
+  CHECK(num_with_tp == 4);
 }
 
 }  // namespace

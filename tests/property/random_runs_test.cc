@@ -118,6 +118,33 @@ void check_that_a_missing_factor_is_named(const VerifiedPlan& plan, RunResult& r
         explains.end());
 }
 
+/// Whether the ranks that symbolic tells of used its memory, and sent what the plan says.
+bool is_as_told(const VerifiedPlan& plan, const RunResult& symbolic, const RunResult& run) {
+  for (const Rank rank : symbolic.layout().recording()) {
+    const RankRecord& told = symbolic.rank_record(rank);
+    const RankRecord& used = run.rank_record(rank);
+    if (told.ledger.peak() != used.ledger.peak()) return false;
+    if (told.ledger.peak_total() != used.ledger.peak_total()) return false;
+    for (std::int64_t step = 0; step < run.layout().num_steps(); ++step) {
+      if (symbolic.step_record(rank, step).live_after != run.step_record(rank, step).live_after)
+        return false;
+    }
+    std::int64_t num_sent = 0;
+    const Coordinate coordinate = plan->mesh().coordinate_of(rank);
+    for (std::size_t i = 0; i < plan->steps.size(); ++i) {
+      const auto& spec = plan->steps[i].collective;
+      if (!spec) continue;
+      if (num_sent == used.num_collectives) return false;
+      const ExecutedCollective& sent = run.executed(rank)[num_sent++];
+      if (sent.plan_step != static_cast<std::int64_t>(i)) return false;
+      if (sent.elems_in != spec->elems_in.at(plan->mesh(), coordinate)) return false;
+      if (sent.elems_out != spec->elems_out.at(plan->mesh(), coordinate)) return false;
+    }
+    if (num_sent != used.num_collectives) return false;
+  }
+  return !symbolic.layout().recording().empty();
+}
+
 /// How often a plan had what only some scenarios have: a generator that never draws it tests
 /// nothing.
 class Variety {
@@ -150,6 +177,19 @@ class Variety {
         note("ragged strided", std::holds_alternative<RaggedStridedShard>(placement));
       }
     }
+    for (const Redistribution& change : plan->redistributions) {
+      const std::string way = change.is_gradient ? " of a gradient" : " of an activation";
+      for (const RedistributeOp op :
+           {RedistributeOp::Slice, RedistributeOp::AllGather, RedistributeOp::AllToAll,
+            RedistributeOp::AllReduce, RedistributeOp::ReduceScatter}) {
+        note(std::string(name_of(op)) + way, change.transition.op == op);
+      }
+      note("a change along several mesh dims", change.transition.mesh_dims.size() > 1);
+      note("a change for the loss", change.asked_by < 0);
+      note("a change of samples" + way,
+           cutting_order(change.transition.before, 0) != cutting_order(change.transition.after, 0));
+    }
+    note("four mesh dims", plan->mesh().num_dims() == 4);
     note("shard_size", scenario.roles.shard_replicate_dim.has_value());
     note("modules", !scenario.model.is_elementwise());
     note("no sharding", !scenario.fully_shard.shards_parameters);
@@ -162,7 +202,7 @@ class Variety {
       CAPTURE(what);
       CHECK(count > 0);
     }
-    CHECK(counts_.size() == 19);
+    CHECK(counts_.size() == 34);
   }
 
  private:
@@ -193,6 +233,7 @@ TEST_CASE("random scenarios pass on symbolic and local, and fail once a gradient
     text.expect(of_symbolic.passed());
 
     RunResult run = LocalExecutor().run(plan, {});
+    text.expect(is_as_told(plan, symbolic, run));
     const std::optional<ReferenceRun> reference = reference_of(plan, run);
     num_exact += scenario.is_exact() ? 1 : 0;
     num_refused += reference ? 0 : 1;

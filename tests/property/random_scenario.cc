@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <utility>
@@ -26,7 +25,7 @@ class ScenarioDraw {
     draw_mesh();
     draw_sync_object();
     draw_sharding();
-    if (dice_.one_in(3)) {
+    if (dice_.one_in(2)) {
       draw_modules();
     } else {
       draw_parameters();
@@ -69,13 +68,15 @@ class ScenarioDraw {
                                                                  {"fsdp", "ep", "tp"},
                                                                  {"rep", "ep", "fsdp"},
                                                                  {"fsdp", "x", "tp"},
-                                                                 {"tp", "rep", "ep"}};
+                                                                 {"tp", "rep", "ep"},
+                                                                 {"rep", "fsdp", "ep", "tp"},
+                                                                 {"tp", "fsdp", "rep", "ep"}};
     names_ =
         kNames[static_cast<std::size_t>(dice_.below(static_cast<std::int64_t>(kNames.size())))];
-    std::int64_t left = 8;
+    std::int64_t left = 12;
     for (std::size_t i = 0; i < names_.size(); ++i) {
       shape_.push_back(1 +
-                       dice_.below(names_.size() == 3 ? std::min<std::int64_t>(left, 3) : left));
+                       dice_.below(names_.size() >= 3 ? std::min<std::int64_t>(left, 3) : left));
       left /= shape_.back();
     }
     const std::int64_t num_ranks =
@@ -239,13 +240,54 @@ class ScenarioDraw {
     if (placements.is_null()) fully_shard_.erase("shard_placement");
   }
 
+  /// A style, placements, or both, of a linear; by how many ranks they cut its columns.
+  std::int64_t draw_parallelism(const std::string& name, bool has_bias) {
+    const std::vector<std::string> dims = placed_dims();
+    std::vector<int> cut(dims.size(), -1);  // tensor dim
+    const auto tp = std::find(dims.begin(), dims.end(), "tp");
+    if (tp != dims.end() && !hands_on_terms_ && !maybe(3)) {
+      const int style = static_cast<int>(dice_.below(3)) - 1;
+      json_["parallelize"][name] = style < 0 ? "replicate" : style == 0 ? "colwise" : "rowwise";
+      cut[static_cast<std::size_t>(tp - dims.begin())] = style;
+    }
+    Json weight = Json::object();
+    Json bias = Json::object();
+    std::vector<bool> is_written(dims.size(), false);
+    const bool cuts_alike = hands_on_terms_ || maybe(4);  // all mesh dims the same tensor dim
+    const int common = hands_on_terms_ ? 1 : static_cast<int>(dice_.below(2));
+    for (std::size_t i = 0; i < dims.size(); ++i) {
+      if (!cuts_alike && !maybe(3)) continue;
+      is_written[i] = true;
+      cut[i] = cuts_alike ? common : static_cast<int>(dice_.below(3)) - 1;
+      weight[dims[i]] = cut[i] < 0 ? "Replicate" : fmt::format("Shard({})", cut[i]);
+      bias[dims[i]] = cut[i] == 0 ? "Shard(0)" : "Replicate";
+    }
+    if (dims.size() == 2 && is_written[0] && cut[0] >= 0 && cut[0] == cut[1] && maybe(2)) {
+      // The right one cuts first.
+      const std::int64_t factor = size_of(dims[1]);
+      weight[dims[0]] = fmt::format("StridedShard({}, {})", cut[0], factor);
+      if (cut[0] == 0) bias[dims[0]] = weight[dims[0]];
+    }
+    if (!weight.empty()) {
+      json_["placements"][name + ".weight"] = weight;
+      if (has_bias) json_["placements"][name + ".bias"] = bias;
+    }
+    std::int64_t ways = 1;
+    for (std::size_t i = 0; i < dims.size(); ++i) {
+      if (cut[i] == 1) ways *= size_of(dims[i]);
+    }
+    return ways;
+  }
+
   void draw_modules() {
     Json model = Json::array();
     // Exact integers grow with every layer.
     const std::int64_t num_linear = 1 + dice_.below(is_exact_ ? 2 : 4);
     std::int64_t features = draw_size();
+    hands_on_terms_ = maybe(5);
     for (std::int64_t i = 0; i < num_linear; ++i) {
-      if (i > 0 || maybe(4)) {
+      const bool is_bare = maybe(hands_on_terms_ ? 2 : 4);
+      if (is_bare == (i == 0)) {
         if (i == 0) json_["data"]["sample_shape"] = {features};
         Json activation = {
             {"name", fmt::format("a{}", i)},
@@ -256,8 +298,9 @@ class ScenarioDraw {
       const std::string name = fmt::format("l{}", i);
       const std::int64_t out = draw_size();
       const bool has_bias = maybe(2);
+      const std::int64_t ways = draw_parallelism(name, has_bias);
       // Columns that divide may be cut.
-      if (num_shards_ > 0 && features % num_shards_ == 0 && maybe(2)) {
+      if (num_shards_ > 0 && features % (num_shards_ * ways) == 0 && maybe(2)) {
         fully_shard_["shard_placement"][name + ".weight"] = 1;
       }
       model.push_back({{"name", name},
@@ -358,6 +401,7 @@ class ScenarioDraw {
   bool is_exact_ = false;
   bool averages_ = false;  ///< sync_object "weight"
   bool is_ep_mp_ = false;
+  bool hands_on_terms_ = false;  ///< all linears are cut by columns, and none asks for the sum
   std::vector<std::string> names_of_parameters_;
   std::vector<std::string> names_of_units_;
 };

@@ -28,11 +28,11 @@ class Dice {
 };
 
 /// The JSON text of a small scenario that is valid and may be any mix of what the format allows:
-/// meshes of 1 to 3 dims up to 8 ranks with any roles and rank order, prime and single sizes,
-/// elementwise parameters with placements by TP and EP, module models, units, shards along any
-/// tensor dim or ragged over several, shard_size, min_shard_bytes, replicated and ignored
-/// parameters, averaged weights, both chunk rules, all vocabularies, data dims, factors,
-/// optimizers, dtypes and modes.
+/// meshes of 1 to 4 dims up to 12 ranks with any roles and rank order, prime and single sizes,
+/// elementwise parameters with placements by TP and EP, module models with styles and placements of
+/// their linears, units, shards along any tensor dim or ragged over several, shard_size,
+/// min_shard_bytes, replicated and ignored parameters, averaged weights, both chunk rules, all
+/// vocabularies, data dims, factors, optimizers, dtypes and modes.
 [[nodiscard]] std::string random_scenario(Dice& dice);
 
 }  // namespace hpsim::test

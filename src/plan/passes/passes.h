@@ -52,8 +52,10 @@ namespace hpsim {
 ///
 ///   up colwise, gelu, down rowwise    forward up, gelu, down; all_reduce tp of down's output
 ///                                     backward down, gelu, up: no redistribution
-///   in whole, up colwise, down        backward: all_reduce tp of the gradient of up's input, of
-///     rowwise                         which each tp rank has a term
+///   in replicate, up colwise          backward: all_reduce tp of the gradient of up's input, in
+///                                     which each tp rank has a term
+///   up, mid colwise, down rowwise     forward: all_gather tp of mid's input; backward:
+///                                     reduce_scatter tp of its gradient
 [[nodiscard]] Plan schedule_compute(Plan plan);
 [[nodiscard]] bool has_compute(const Plan& plan);
 

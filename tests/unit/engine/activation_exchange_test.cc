@@ -96,6 +96,21 @@ class Ranks {
       exchanges[index(rank)].finish(held_[index(rank)]);
   }
 
+  /// What a rank sends, in memory that was used before.
+  [[nodiscard]] std::vector<double> sent(const Transition& transition, std::int64_t rank) {
+    const Redistribution redistribution{.features = features_, .transition = transition};
+    const auto spec = redistribution_collective(plan_, redistribution);
+    const std::int64_t elems = spec.value().elems_in.at(plan_.mesh(), coordinate(rank));
+    Buffer<double> used = memory(rank).take(MemoryKind::Activations, elems);
+    std::fill_n(used.data(), elems, -7.0);
+    memory(rank).give_back(MemoryKind::Activations, used, elems);
+    ActivationExchange<double> exchange(plan_, redistribution, coordinate(rank), memory(rank));
+    const auto ends = exchange.begin(held_[index(rank)]);
+    std::vector<double> values(ends.input, ends.input + elems);
+    exchange.finish(held_[index(rank)]);
+    return values;
+  }
+
   /// Sums over the ranks along Partial dims of what they hold, where `layout` has any.
   void check(const Layout& layout) const {
     MeshDims terms;
@@ -250,6 +265,26 @@ TEST_CASE("an activation on its way holds no memory but itself once it has arriv
         CHECK(ranks.live_bytes(rank) == 8 * ranks.held_elems(rank));
     }
   }
+}
+
+TEST_CASE("slots are padded with zeros behind what they carry") {
+  // 5 features over 3 ranks are 2, 2, 1: slots of 6 samples by 2, of which the last rank fills
+  // half.
+  const Plan plan = plan_on("3", R"("a")", R"("a")", 5, 6);
+  Ranks ranks(plan, 5);
+  ranks.draw({Shard{1}});
+  const std::vector<double> gathered = ranks.sent(redistribute({Shard{1}}, {Replicate{}}).at(0), 2);
+  REQUIRE(gathered.size() == 12);
+  for (std::int64_t i = 0; i < 12; ++i)
+    CHECK(gathered[static_cast<std::size_t>(i)] == (i < 6 ? Ranks::value(i, 4) : 0));
+
+  // Two samples of all features go to three ranks: slots of 2 samples by 2.
+  ranks.draw({Shard{0}});
+  const std::vector<double> exchanged = ranks.sent(redistribute({Shard{0}}, {Shard{1}}).at(0), 1);
+  CHECK(exchanged == std::vector<double>{Ranks::value(2, 0), Ranks::value(2, 1), Ranks::value(3, 0),
+                                         Ranks::value(3, 1), Ranks::value(2, 2), Ranks::value(2, 3),
+                                         Ranks::value(3, 2), Ranks::value(3, 3), Ranks::value(2, 4),
+                                         Ranks::value(3, 4), 0, 0});
 }
 
 TEST_CASE("what is sent lies in slots only where it is not stored so") {

@@ -81,6 +81,33 @@ Outcome fail(const VerifiedPlan& plan, double timeout_s) {
   return fail([&] { (void)make_gloo_executor()->run(plan, options); });
 }
 
+TEST_CASE("a rank that fails at an activation's collective is told of by the activation's name") {
+  Scenario scenario = test::fsdp_scenario(
+      test::modules_model({test::linear("up", 4, 6), test::linear("down", 6, 2)}), 2);
+  scenario.mesh = Mesh({2, 2}, {"fsdp", "tp"});
+  scenario.roles.tp_dim = 1;
+  scenario.styles = {ParallelStyle::Colwise, ParallelStyle::Rowwise};
+  const Placement copy = Replicate{};
+  scenario.placements = {{copy, Shard{0}}, {copy, Shard{0}}, {copy, Shard{1}}, {copy, copy}};
+  FaultSpec spec;
+  spec.kind = Kind::Kill;
+  spec.ranks = {Rank{1}};
+  spec.seq = 2;  // behind the gathers of "up" and "down"
+  spec.pointer = "/faults/0";
+  scenario.faults = {spec};
+  const std::string place = "all_reduce of the output of \"down\" (forward, step 0)";
+  const Outcome killed = fail(verify_plan(build_plan(scenario)), 60);
+  CHECK_THAT(killed.message,
+             Catch::StartsWith("rank 1 was killed by SIGKILL while about to enter " + place));
+  CHECK_THAT(killed.help, Contains("the scenario plants \"kill\" of rank 1 before " + place));
+  scenario.faults[0].kind = Kind::Stall;
+  const Outcome stalled = fail(verify_plan(build_plan(scenario)), 1);
+  CHECK_THAT(stalled.message, Catch::StartsWith("rank 1 has been about to enter " + place));
+  // Its neighbour along tp waits for it there, the one along fsdp where both gather next.
+  CHECK_THAT(stalled.message, Contains("ranks 0, 3 waited for it"));
+  CHECK_THAT(stalled.help, Contains("rank 0 was in " + place));
+}
+
 TEST_CASE("a planted fault names its rank, the collective before it, and who waited where") {
   for (const std::int64_t seq : {0, 3, 5}) {
     const std::string place = std::string("about to enter ") + kCollectives[seq];

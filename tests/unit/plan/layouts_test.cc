@@ -34,6 +34,20 @@ std::vector<std::string> collectives(const Plan& plan) {
 
 using Texts = std::vector<std::string>;
 
+TEST_CASE("units per coordinate are in the order of the mesh, whichever dim cuts first") {
+  // tp cuts 2 rows into 1 and 1, then ep cuts each into 1 and 0; over fsdp 3 the first rank has it.
+  const Plan plan = plan_of(
+      R"x("mesh": {"shape": [3, 2, 2], "mesh_dim_names": ["fsdp", "ep", "tp"]},
+          "parameters": {"w": [2]},
+          "placements": {"w": {"ep": "StridedShard(0, 2)", "tp": "Shard(0)"}})x");
+  const auto* sharded = std::get_if<RaggedStridedShard>(&plan.parameter(0).sharded.at(0));
+  REQUIRE(sharded != nullptr);
+  const LocalUnits one = {1, 0, 0};
+  const LocalUnits none = {0, 0, 0};
+  CHECK(sharded->local_units == std::vector<LocalUnits>{one, one, none, none});
+  CHECK_NOTHROW(verify_plan(plan));
+}
+
 TEST_CASE("sizes that differ by rank stand per coordinate in the plan") {
   // tp leaves 4 and 3 rows of 2; over fsdp 4 both are padded to 1 row.
   const Plan same = plan_of(kFsdpTp + R"x("parameters": {"w": [7, 2]},)x"

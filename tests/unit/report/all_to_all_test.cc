@@ -22,8 +22,10 @@ Report with_all_to_all() {
   Report report = sample_report();
   report.loss_bounds = {0.001};
   report.grad_norm_bounds = {0.001};
+  report.payloads.push_back({"up", {}, {}, "input of \"up\""});
   report.collectives.insert(report.collectives.begin(), {.seq = 0,
                                                          .phase = Phase::Forward,
+                                                         .payload = 1,
                                                          .spec = {.op = CollectiveOp::AllToAll,
                                                                   .dims = {0},
                                                                   .group_size = 4,
@@ -35,14 +37,14 @@ Report with_all_to_all() {
 TEST_CASE("an all-to-all adds nothing up: no reduce_op, and no scale in a golden") {
   const Json json = comparable_json(with_all_to_all(), false);
   CHECK(json["collectives"][0] == Json::parse(R"x({
-      "seq": 0, "op": "all_to_all", "phase": "forward", "step": 0, "micro_batch": 0, "unit": "",
+      "seq": 0, "op": "all_to_all", "phase": "forward", "step": 0, "micro_batch": 0, "unit": "up",
       "params": [], "mesh_dims": ["fsdp"], "groups": [[0, 1, 2, 3]], "dtype": "float32",
       "reduce_op": null, "prescale": 1, "scale": 1, "elements_in": 24, "elements_out": 24,
-      "bytes_in": 96, "bytes_out": 96})x"));
+      "bytes_in": 96, "bytes_out": 96, "activation": "input of \"up\""})x"));
   const Json steps = make_golden(with_all_to_all())["collectives"][0];
   CHECK(steps["forward"][0] == Json::parse(R"x({
-      "op": "all_to_all", "unit": "", "mesh_dims": ["fsdp"], "dtype": "float32",
-      "elements": [24, 24], "bytes": [96, 96]})x"));
+      "op": "all_to_all", "unit": "up", "activation": "input of \"up\"",
+      "mesh_dims": ["fsdp"], "dtype": "float32", "elements": [24, 24], "bytes": [96, 96]})x"));
   CHECK(steps["totals"][0] == Json::parse(R"x({
       "phase": "forward", "op": "all_to_all", "mesh_dims": ["fsdp"], "dtype": "float32",
       "count": 1, "bytes_in": 96, "bytes_out": 96})x"));

@@ -1,0 +1,222 @@
+// Faults planted in what a plan says of activations: each must be found.
+
+#include <algorithm>
+#include <functional>
+
+#include "plan/build_plan.h"
+#include "plan/passes/passes.h"
+#include "plan/verify_plan.h"
+#include "support/catch.h"
+#include "unit/plan/activation_scenarios.h"
+
+namespace hpsim {
+namespace {
+
+using test::ActivationCase;
+using test::colwise_chain;
+using test::linear_json;
+using test::scenario_of;
+
+const char* const kFsdpTp = R"("fsdp", "tp")";
+
+using Codes = std::vector<FindingCode>;
+
+Codes codes_of(Plan plan) {
+  try {
+    (void)verify_plan(std::move(plan));
+  } catch (const PlanRejected& rejected) {
+    Codes codes;
+    for (const Finding& finding : rejected.findings())
+      codes.push_back(finding.code);
+    return codes;
+  }
+  return {};
+}
+
+std::ptrdiff_t find(const Plan& plan, StepKind kind, const std::string& subject) {
+  for (std::size_t i = 0; i < plan.steps.size(); ++i) {
+    const Step& step = plan.steps[i];
+    if (step.kind != kind) continue;
+    const bool is_it =
+        step.redistribution >= 0
+            ? activation_text(
+                  plan, plan.redistributions[static_cast<std::size_t>(step.redistribution)]) ==
+                  subject
+            : module_name(plan.scenario.model, step.module) == subject;
+    if (is_it) return static_cast<std::ptrdiff_t>(i);
+  }
+  FAIL("no step for " << subject);
+  return 0;
+}
+
+constexpr StepKind kChange = StepKind::Redistribute;
+const char* const kGathered = "input of \"mid\"";
+const char* const kSummed = "output of \"down\"";
+const char* const kScattered = "gradient of the input of \"mid\"";
+const char* const kGradient = "gradient of the input of \"up\"";
+
+struct Chain {
+  Plan plan = build_plan(scenario_of(colwise_chain()));
+
+  Step& step(const std::string& subject) {
+    return plan.steps[static_cast<std::size_t>(find(plan, kChange, subject))];
+  }
+  Transition& transition(const std::string& subject) {
+    return plan.redistributions[static_cast<std::size_t>(step(subject).redistribution)].transition;
+  }
+  void remove(const std::string& subject) {
+    plan.steps.erase(plan.steps.begin() + find(plan, kChange, subject));
+  }
+  void repeat(const std::string& subject) {
+    const std::ptrdiff_t at = find(plan, kChange, subject);
+    const Step copy = plan.steps[static_cast<std::size_t>(at)];
+    plan.steps.insert(plan.steps.begin() + at, copy);
+  }
+  /// Puts it in front of the first `kind` of `module`.
+  void move(const std::string& subject, StepKind kind, const std::string& module) {
+    const Step moved = step(subject);
+    remove(subject);
+    plan.steps.insert(plan.steps.begin() + find(plan, kind, module), moved);
+  }
+};
+
+TEST_CASE("planted: a change of layout is missing") {
+  CHECK(codes_of(Chain().plan).empty());
+  const auto without = [](const char* subject) {
+    Chain chain;
+    chain.remove(subject);
+    return codes_of(chain.plan);
+  };
+  CHECK(without(kSummed) == Codes{FindingCode::UnreducedPartial});
+  CHECK(without(kGradient) == Codes{FindingCode::UnreducedPartial});
+  CHECK(without(kScattered) == Codes{FindingCode::UnreducedPartial});
+  CHECK(without(kGathered) == Codes{FindingCode::CommOrder});
+}
+
+TEST_CASE("planted: a change of layout comes twice") {
+  const auto twice = [](const char* subject) {
+    Chain chain;
+    chain.repeat(subject);
+    return codes_of(chain.plan);
+  };
+  CHECK(twice(kSummed) == Codes{FindingCode::DoubleReduced});
+  CHECK(twice(kGradient) == Codes{FindingCode::DoubleReduced});
+  CHECK(twice(kScattered) == Codes{FindingCode::DoubleReduced});
+  CHECK(twice(kGathered) == Codes{FindingCode::CommOrder});
+}
+
+TEST_CASE("planted: a change of layout comes too early or too late") {
+  Chain chain;
+  chain.move(kSummed, StepKind::Forward, "down");
+  // Parts are added as if they were terms, "down" gets whole features, the loss gets terms, and the
+  // gradient of "down" is as its input was.
+  CHECK(codes_of(chain.plan) == Codes{FindingCode::DoubleReduced, FindingCode::CommOrder,
+                                      FindingCode::UnreducedPartial, FindingCode::CommOrder});
+  chain = {};
+  chain.move(kGradient, StepKind::Backward, "up");
+  CHECK(codes_of(chain.plan) ==
+        Codes{FindingCode::DoubleReduced, FindingCode::CommOrder, FindingCode::UnreducedPartial});
+  chain = {};
+  chain.move(kGathered, StepKind::Forward, "up");
+  CHECK(codes_of(chain.plan) == Codes{FindingCode::CommOrder, FindingCode::CommOrder});
+}
+
+TEST_CASE("planted: a change of layout does not do what its layouts ask for") {
+  for (const char* subject : {kGathered, kSummed, kScattered, kGradient}) {
+    CAPTURE(subject);
+    const auto after = [&](const auto& plant) {
+      Chain chain;
+      plant(chain.step(subject), chain.transition(subject));
+      return codes_of(chain.plan);
+    };
+    const Codes shape = {FindingCode::CommShape};
+    CHECK(after([](Step& step, Transition&) { step.collective.reset(); }) == shape);
+    CHECK(after([](Step& step, Transition&) { step.collective->op = CollectiveOp::AllToAll; }) ==
+          shape);
+    CHECK(after([](Step& step, Transition&) { step.collective->dims = {0}; }) == shape);
+    CHECK(after([](Step& step, Transition&) { step.collective->group_size = 4; }) == shape);
+    CHECK(after([](Step& step, Transition&) { step.collective->elems_in = 7; }) == shape);
+    CHECK(after([](Step& step, Transition&) { step.collective->elems_out = 7; }) == shape);
+    CHECK(after([](Step& step, Transition&) { step.collective->scale = 0.5; }) == shape);
+    CHECK(after([](Step& step, Transition&) { step.collective->prescale = 2; }) == shape);
+    CHECK(after([](Step& step, Transition&) { step.collective->dtype = DType::Float64; }) == shape);
+    CHECK(after([](Step&, Transition& transition) { transition.op = RedistributeOp::Keep; }) ==
+          shape);
+    CHECK(after([](Step&, Transition& transition) { transition.mesh_dims = {0}; }) == shape);
+    CHECK(after([](Step&, Transition& transition) { transition.mesh_dims = {0, 1}; }) == shape);
+  }
+}
+
+/// build_plan with something planted behind one of its first passes.
+Plan planted_after(const ActivationCase& test, const std::function<void(Plan&)>& layouts,
+                   const std::function<void(Plan&)>& parameters) {
+  Plan plan;
+  plan.scenario = scenario_of(test);
+  plan = lay_out_activations(std::move(plan));
+  if (layouts) layouts(plan);
+  plan = lay_out_parameters(std::move(plan));
+  if (parameters) parameters(plan);
+  return insert_reductions(schedule_compute(form_buckets(std::move(plan))));
+}
+
+TEST_CASE("planted: the data flow is taken for another one") {
+  ActivationCase test = colwise_chain();
+  test.more += R"(, "data": {"data_dims": ["fsdp", "tp"]})";
+  CHECK(codes_of(planted_after(test, {}, {})).empty());
+  const auto with = [&](const MeshDims& dims, const MeshDims& partial_group) {
+    // Parameter 0, of "in", sees other samples on every rank.
+    return codes_of(planted_after(test, {}, [&](Plan& plan) {
+      REQUIRE(plan.parameters[0].partial_dims == MeshDims{0, 1});
+      plan.parameters[0].partial_dims = dims;
+      plan.parameters[0].partial_group = {partial_group, plan.mesh().size(partial_group)};
+    }));
+  };
+  CHECK(with({0}, {}) == Codes{FindingCode::UnreducedPartial});
+  CHECK(with({1}, {1}) == Codes{FindingCode::UnreducedPartial});
+  const auto of_up = [&](const MeshDims& dims, const MeshDims& partial_group) {
+    // Parameter 1, of "up": tp cuts it, its ranks along tp use the same samples.
+    return codes_of(planted_after(test, {}, [&](Plan& plan) {
+      REQUIRE(plan.parameters[1].partial_dims == MeshDims{0});
+      plan.parameters[1].partial_dims = dims;
+      plan.parameters[1].partial_group = {partial_group, plan.mesh().size(partial_group)};
+    }));
+  };
+  // And what is added are different rows of it.
+  CHECK(of_up({0, 1}, {1}) == Codes{FindingCode::DoubleReduced, FindingCode::CommGroup});
+}
+
+TEST_CASE("planted: a parameter whole along tp, behind a gather of the samples") {
+  // "out" follows "up", behind which all ranks of tp have the same samples.
+  ActivationCase test{"2, 2",
+                      kFsdpTp,
+                      {linear_json("up", 4, 8), linear_json("out", 8, 2)},
+                      R"("parallelize": {"up": "colwise"},
+                         "data": {"data_dims": ["fsdp", "tp"]})"};
+  CHECK(codes_of(planted_after(test, {}, {})).empty());
+  CHECK(codes_of(planted_after(test, {}, [](Plan& plan) {
+          REQUIRE(plan.parameters[1].partial_dims == MeshDims{0});
+          plan.parameters[1].partial_dims = {0, 1};
+          plan.parameters[1].partial_group = {{1}, 2};
+        })) == Codes{FindingCode::DoubleReduced});
+}
+
+TEST_CASE("planted: a module is said to compute with a layout that it cannot compute with") {
+  const auto has = [](const Codes& codes, FindingCode code) {
+    return std::find(codes.begin(), codes.end(), code) != codes.end();
+  };
+  const auto with = [](std::size_t module, auto member, const Placement& placement) {
+    return codes_of(planted_after(
+        colwise_chain(), [&](Plan& plan) { (plan.modules.at(module).*member).at(1) = placement; },
+        {}));
+  };
+  using Layout = ModuleLayout;
+  CHECK(has(with(2, &Layout::input, Shard{1}), FindingCode::CommOrder));      // mid, colwise
+  CHECK(has(with(4, &Layout::input, Replicate{}), FindingCode::CommOrder));   // down, rowwise
+  CHECK(has(with(1, &Layout::output, Replicate{}), FindingCode::CommOrder));  // up
+  CHECK(has(with(4, &Layout::output, Replicate{}), FindingCode::UnreducedPartial));
+  CHECK(has(with(1, &Layout::input_gradient, Replicate{}), FindingCode::UnreducedPartial));
+  CHECK(has(with(4, &Layout::input_gradient, Partial{}), FindingCode::DoubleReduced));
+}
+
+}  // namespace
+}  // namespace hpsim
