@@ -164,10 +164,10 @@ class Replay {
   }
 
   void follow_activations(const Step& step) {
-    if (step.kind == StepKind::Redistribute) check_redistribution(step);
     const auto fault = activations_->take(step);
     expect(!fault, fault ? fault->code : FindingCode::CommOrder, step,
            [&] { return fault->message; });
+    if (!fault && step.kind == StepKind::Redistribute) check_redistribution(step);
   }
 
   void replay(const Step& step) {

@@ -134,7 +134,7 @@ TEST_CASE("each mesh dim follows its own row: samples over fsdp, features over t
   CHECK(told(layouts[2]) ==
         "[Shard(0), Shard(1)] -> [Shard(0), Partial(sum)], [Shard(0), Replicate]; "
         "[Shard(0), Shard(1)]");
-  CHECK(layouts[0].batch_dims() == MeshDims{0});
+  CHECK(cutting_order(layouts[0].input, 0) == MeshDims{0});
 }
 
 TEST_CASE("a cut of rows after another stays strided, as the features that they compute") {
