@@ -28,22 +28,6 @@ ActivationPoint tanh_at(double x) {
           .slope_rounding = square(2 * y) * y_rounding + square(y * y) + square(slope)};
 }
 
-ActivationPoint silu_at(double x) {
-  const double s = 1 / (1 + std::exp(-x));
-  const double slope = s * (1 + x * (1 - s));
-  // exp, sum, quotient are relative; a run that forms s as (1 + tanh(x / 2)) / 2 is off by u/2 of
-  // 1/2 also where s is tiny.
-  const double s_rounding = (kFunctionRounding + 2) * s * s + 1;
-  const double y = x * s;
-  return {.value = y,
-          .slope = slope,
-          .curvature = s * (1 - s) * (2 + x * (1 - 2 * s)),
-          .value_rounding = x * x * s_rounding + y * y,
-          // d slope / ds = 1 + x - 2xs; then 1 - s and its product with x, the sum, the product.
-          .slope_rounding = square(1 + x - 2 * x * s) * s_rounding + 2 * square(x * s * (1 - s)) +
-                            2 * square(slope)};
-}
-
 ActivationPoint gelu_at(double x) {
   const double erf_value = std::erf(x / std::numbers::sqrt2);
   const double cdf = 0.5 * std::erfc(-x / std::numbers::sqrt2);
@@ -90,6 +74,22 @@ ActivationPoint gelu_tanh_at(double x) {
 
 }  // namespace
 
+ActivationPoint silu_at(double x) {
+  const double s = 1 / (1 + std::exp(-x));
+  const double slope = s * (1 + x * (1 - s));
+  // exp, sum, quotient are relative; a run that forms s as (1 + tanh(x / 2)) / 2 is off by u/2 of
+  // 1/2 also where s is tiny.
+  const double s_rounding = (kFunctionRounding + 2) * s * s + 1;
+  const double y = x * s;
+  return {.value = y,
+          .slope = slope,
+          .curvature = s * (1 - s) * (2 + x * (1 - 2 * s)),
+          .value_rounding = x * x * s_rounding + y * y,
+          // d slope / ds = 1 + x - 2xs; then 1 - s and its product with x, the sum, the product.
+          .slope_rounding = square(1 + x - 2 * x * s) * s_rounding + 2 * square(x * s * (1 - s)) +
+                            2 * square(slope)};
+}
+
 ActivationPoint activation_at(const ModuleSpec& spec, double x) {
   switch (spec.type) {
     case ModuleType::Tanh:
@@ -100,6 +100,12 @@ ActivationPoint activation_at(const ModuleSpec& spec, double x) {
       return spec.tanh_approximation ? gelu_tanh_at(x) : gelu_at(x);
     case ModuleType::Relu:
     case ModuleType::Linear:
+    case ModuleType::LayerNorm:
+    case ModuleType::RmsNorm:
+    case ModuleType::Embedding:
+    case ModuleType::AttentionCore:
+    case ModuleType::SiluGate:
+    case ModuleType::Add:
       break;
   }
   HPSIM_CHECK(false, "no smooth activation: {}", name_of(spec.type));

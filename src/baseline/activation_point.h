@@ -25,4 +25,7 @@ struct ActivationPoint {
 /// \pre spec.type is Tanh, Silu or Gelu
 [[nodiscard]] ActivationPoint activation_at(const ModuleSpec& spec, double x);
 
+/// The same, of silu.
+[[nodiscard]] ActivationPoint silu_at(double x);
+
 }  // namespace hpsim

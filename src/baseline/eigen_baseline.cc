@@ -109,9 +109,10 @@ TrackedStep run_step(const Scenario& scenario, std::int64_t step, const Rounding
   result.grad_norm = norm_of(pass.gradients);
   const std::vector<MeshDims> averaged = averaged_dims(scenario);
   for (std::size_t i = 0; updates && i < before.parameters.size(); ++i) {
-    const RankMeans ranks{.num_ranks = scenario.mesh.size(averaged[i]),
-                          .num_samples = scenario.training.global_batch,
-                          .scatter = &before.scatter[i]};
+    const RankMeans ranks{
+        .num_ranks = scenario.mesh.size(averaged[i]),
+        .num_samples = scenario.training.global_batch * num_positions(scenario.model),
+        .scatter = &before.scatter[i]};
     TrackedUpdate update =
         update_tracked(scenario.training.optimizer, step, rounding, before.parameters[i],
                        before.state[i], pass.gradients[i], ranks);

@@ -100,6 +100,30 @@ PlainTensor<T> ExactArithmetic<T>::activation_gradient(const ModuleSpec& spec, c
 }
 
 template <class T>
+PlainTensor<T> ExactArithmetic<T>::sum(const Tensor& a, const Tensor& b) const {
+  Tensor result(a.rows, a.cols);
+  result.map() = a.map() + b.map();
+  return result;
+}
+
+template <class T>
+PlainTensor<T> ExactArithmetic<T>::embedding(const Tensor& tokens, const Tensor& weight) const {
+  Tensor y(tokens.rows, weight.cols);
+  for (std::int64_t row = 0; row < tokens.rows; ++row)
+    y.map().row(row) = weight.map().row(token_at(tokens, row, weight.rows));
+  return y;
+}
+
+template <class T>
+PlainTensor<T> ExactArithmetic<T>::embedding_gradient(const Tensor& dy, const Tensor& tokens,
+                                                      std::int64_t num_rows) const {
+  Tensor gradient(num_rows, dy.cols);
+  for (std::int64_t row = 0; row < dy.rows; ++row)
+    gradient.map().row(token_at(tokens, row, num_rows)) += dy.map().row(row);
+  return gradient;
+}
+
+template <class T>
 PlainTensor<T> ExactArithmetic<T>::difference(const Tensor& a, const Tensor& b) const {
   Tensor result(a.rows, a.cols);
   result.map() = a.map() - b.map();

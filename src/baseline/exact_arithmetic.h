@@ -19,8 +19,11 @@ class ExactArithmetic {
   using Tensor = PlainTensor<T>;
   using Scalar = T;
   using Sum = T;
+  static constexpr bool kIsExact = true;
 
   ExactArithmetic(const Scenario& scenario, std::int64_t step) : scenario_(scenario), step_(step) {}
+
+  void set_tokens(const Tensor& /*tokens*/) const {}
 
   /// Runs `compute` with the flag cleared before it.
   /// \throws Error (InvalidScenario) if it was raised: "step 3: the gradient of ... is not exact"
@@ -41,6 +44,10 @@ class ExactArithmetic {
   [[nodiscard]] Tensor activation(const ModuleSpec& spec, const Tensor& x) const;
   [[nodiscard]] Tensor activation_gradient(const ModuleSpec& spec, const Tensor& x,
                                            const Tensor& dy) const;
+  [[nodiscard]] Tensor sum(const Tensor& a, const Tensor& b) const;
+  [[nodiscard]] Tensor embedding(const Tensor& tokens, const Tensor& weight) const;
+  [[nodiscard]] Tensor embedding_gradient(const Tensor& dy, const Tensor& tokens,
+                                          std::int64_t num_rows) const;
   [[nodiscard]] Tensor difference(const Tensor& a, const Tensor& b) const;
   [[nodiscard]] Tensor scaled_columns(const Tensor& x, const Tensor& factors) const;
   [[nodiscard]] Tensor column_products(const Tensor& a, const Tensor& b) const;

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/check.h"
+
 namespace hpsim {
 
 template <class T>
@@ -30,9 +32,9 @@ template <class T>
   return values;
 }
 
-/// A row-major matrix of the baseline: samples by features, or a parameter (a bias or an
-/// elementwise parameter is one row). The storage is a vector so that results can be handed on
-/// without a copy.
+/// A row-major matrix of the baseline: positions of samples by features, or a parameter (a bias, a
+/// weight of a norm or an elementwise parameter is one row). The storage is a vector so that
+/// results can be handed on without a copy.
 template <class T>
 struct PlainTensor {
   std::int64_t rows = 0;
@@ -51,5 +53,14 @@ struct PlainTensor {
   [[nodiscard]] RowMap<T> map() { return {data.data(), rows, cols}; }
   [[nodiscard]] ConstRowMap<T> map() const { return {data.data(), rows, cols}; }
 };
+
+/// The token in row `row` of a column of them, which is one of `count`.
+template <class T>
+[[nodiscard]] std::int64_t token_at(const PlainTensor<T>& tokens, std::int64_t row,
+                                    std::int64_t count) {
+  const auto token = static_cast<std::int64_t>(tokens.data.at(static_cast<std::size_t>(row)));
+  HPSIM_CHECK(token >= 0 && token < count, "row {} has token {} of {}", row, token, count);
+  return token;
+}
 
 }  // namespace hpsim

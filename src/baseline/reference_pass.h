@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "baseline/sample_data.h"
 #include "model/model_spec.h"
 #include "scenario/scenario.h"
@@ -26,14 +29,16 @@ struct MatrixSize {
 };
 
 [[nodiscard]] inline MatrixSize matrix_size(const ParameterSpec& parameter) {
-  if (parameter.kind == ParameterSpec::Kind::LinearWeight) {
-    return {parameter.shape[0], parameter.shape[1]};
-  }
+  const bool is_matrix = parameter.kind == ParameterSpec::Kind::LinearWeight ||
+                         parameter.kind == ParameterSpec::Kind::EmbeddingWeight;
+  if (is_matrix) return {parameter.shape[0], parameter.shape[1]};
   return {1, num_elems(parameter.shape)};
 }
 
 /// One forward and backward pass of the whole batch, in the arithmetic of the derived or of the
-/// exact mode, with one micro-batch:
+/// exact mode, with one micro-batch. A model is walked operation by operation, every activation a
+/// matrix with one row per position of every sample; gradients of an activation, or of a tied
+/// parameter, are added over those that read it.
 ///   l_d = s / n of a data rank for local_mean, s for sum;  losses[t] = (1/D) sum l_d, or sum l_d
 ///   G = (k/F) sum over d of the gradient of l_d
 /// n is the count of one data rank, so the sum over ranks is one sum over all samples.
@@ -59,7 +64,8 @@ class ReferencePass {
   }
 
  private:
-  struct LinearIndex {
+  /// Parameters of a module; -1: none.
+  struct ModuleParameters {
     int weight = -1;
     int bias = -1;
   };
@@ -119,81 +125,254 @@ class ReferencePass {
     arithmetic_.piece("the gradient of \"" + name + "\"", [&] { scale(gradient, index); });
   }
 
-  // Modules: s = sum of (y - t)² over samples and features, gradient of y 2 (y - t).
   void run_modules() {
     const std::vector<ModuleSpec>& modules = scenario_.model.modules;
-    linears_ = index_linears();
-    std::vector<Tensor> inputs(modules.size());
-    Tensor x = samples("input", scenario_.data.input, features_before_module(scenario_.model, 0));
-    for (std::size_t i = 0; i < modules.size(); ++i) {
-      inputs[i] = std::move(x);
-      arithmetic_.piece("the output of \"" + modules[i].name + "\"",
-                        [&] { x = forward(i, inputs[i]); });
+    index_parameters();
+    find_needed_gradients();
+    const std::vector<std::int64_t> features = features_along(scenario_.model);
+    activations_.resize(modules.size() + 1);
+    gradients_.resize(modules.size() + 1);
+    activations_[0] = samples("input", scenario_.data.input, features.front());
+    if (modules.front().type == ModuleType::Embedding) arithmetic_.set_tokens(activations_[0]);
+    for (std::size_t m = 0; m < modules.size(); ++m) {
+      arithmetic_.piece("the output of \"" + modules[m].name + "\"",
+                        [&] { activations_[m + 1] = forward(m); });
     }
-    const std::int64_t outputs = output_features(scenario_.model);
-    const Tensor target = samples("target", scenario_.data.target, outputs);
-    Tensor dy;
-    arithmetic_.piece("the loss", [&] {
-      const Tensor error = arithmetic_.difference(x, target);
-      typename Arithmetic::Sum sum{};
-      arithmetic_.add_squares(sum, error);
-      result_.loss = arithmetic_.finish(sum, 1 / loss_divisor(outputs));
-      dy = arithmetic_.scaled(error, 2 / local_divisor(outputs));
-    });
-    for (std::size_t i = modules.size(); i-- > 0;)
-      backward(i, inputs[i], dy);
+    if (scenario_.training.loss == LossKind::Mse) {
+      run_mse(features.back());
+    } else {
+      run_cross_entropy();
+    }
+    for (std::size_t m = modules.size(); m-- > 0;)
+      backward(m);
   }
 
-  [[nodiscard]] std::vector<LinearIndex> index_linears() {
-    std::vector<LinearIndex> linears(scenario_.model.modules.size());
+  /// Counts how many modules use a parameter, too.
+  void index_parameters() {
+    module_parameters_.resize(scenario_.model.modules.size());
     for (int i = 0; i < static_cast<int>(scenario_.parameters.size()); ++i) {
-      const ParameterSpec& parameter = scenario_.parameters[static_cast<std::size_t>(i)];
-      LinearIndex& linear = linears[static_cast<std::size_t>(parameter.module)];
-      (parameter.kind == ParameterSpec::Kind::LinearBias ? linear.bias : linear.weight) = i;
+      const ParameterSpec& spec = scenario_.parameters[static_cast<std::size_t>(i)];
+      ModuleParameters& own = module_parameters_[static_cast<std::size_t>(spec.module)];
+      const bool is_bias = spec.kind == ParameterSpec::Kind::LinearBias ||
+                           spec.kind == ParameterSpec::Kind::NormBias;
+      (is_bias ? own.bias : own.weight) = i;
     }
-    first_linear_ = 0;
-    while (linears[first_linear_].weight < 0)
-      ++first_linear_;
-    return linears;
+    users_left_.resize(scenario_.parameters.size());
+    has_gradient_.resize(scenario_.parameters.size());
+    for (std::size_t m = 0; m < module_parameters_.size(); ++m) {
+      ModuleParameters& own = module_parameters_[m];
+      const int tied_to = scenario_.model.modules[m].tied_to;
+      if (tied_to >= 0) own.weight = module_parameters_[static_cast<std::size_t>(tied_to)].weight;
+      for (const int p : {own.weight, own.bias}) {
+        if (p >= 0) ++users_left_[static_cast<std::size_t>(p)];
+      }
+    }
+  }
+
+  /// An activation needs a gradient if a parameter has a part in it.
+  void find_needed_gradients() {
+    needs_gradient_.assign(module_parameters_.size() + 1, false);
+    for (std::size_t m = 0; m < module_parameters_.size(); ++m) {
+      bool needs = module_parameters_[m].weight >= 0 || module_parameters_[m].bias >= 0;
+      for (const int input : inputs_of(scenario_.model, static_cast<int>(m)))
+        needs = needs || needs_gradient_[static_cast<std::size_t>(input)];
+      needs_gradient_[m + 1] = needs;
+    }
   }
 
   [[nodiscard]] Tensor samples(const char* name, const FillSpec& fill, std::int64_t features) {
-    return arithmetic_.constant(scenario_.training.global_batch, features,
-                                draw_samples(scenario_, name, fill, step_, features, 0, features));
+    const std::int64_t positions = num_positions(scenario_.model);
+    const std::int64_t elems = positions * features;
+    return arithmetic_.constant(scenario_.training.global_batch * positions, features,
+                                draw_samples(scenario_, name, fill, step_, elems, 0, elems));
   }
 
-  [[nodiscard]] Tensor forward(std::size_t module, const Tensor& x) {
-    const ModuleSpec& spec = scenario_.model.modules[module];
-    if (spec.type != ModuleType::Linear) return arithmetic_.activation(spec, x);
-    const LinearIndex linear = linears_[module];
-    const Tensor* bias = linear.bias < 0 ? nullptr : &parameter(linear.bias);
-    return arithmetic_.linear(x, parameter(linear.weight), bias);
-  }
-
-  /// Leaves in `dy` the gradient of the module's input, where a parameter before it needs it.
-  void backward(std::size_t module, const Tensor& x, Tensor& dy) {
-    const ModuleSpec& spec = scenario_.model.modules[module];
-    if (spec.type == ModuleType::Linear) {
-      const LinearIndex linear = linears_[module];
-      store_gradient(linear.weight, [&] { return arithmetic_.weight_gradient(dy, x); });
-      if (linear.bias >= 0) {
-        store_gradient(linear.bias, [&] { return arithmetic_.bias_gradient(dy); });
-      }
-    }
-    if (module <= first_linear_) return;
-    arithmetic_.piece("the gradient of the input of \"" + spec.name + "\"", [&] {
-      dy = spec.type == ModuleType::Linear
-               ? arithmetic_.input_gradient(dy, parameter(linears_[module].weight))
-               : arithmetic_.activation_gradient(spec, x, dy);
+  // s = sum of (y - t)² over samples, positions and features, gradient of y 2 (y - t).
+  void run_mse(std::int64_t features) {
+    const Tensor target = samples("target", scenario_.data.target, features);
+    const std::int64_t sample_terms = num_positions(scenario_.model) * features;
+    arithmetic_.piece("the loss", [&] {
+      const Tensor error = arithmetic_.difference(activations_.back(), target);
+      typename Arithmetic::Sum sum{};
+      arithmetic_.add_squares(sum, error);
+      result_.loss = arithmetic_.finish(sum, 1 / loss_divisor(sample_terms));
+      gradients_.back() = arithmetic_.scaled(error, 2 / local_divisor(sample_terms));
     });
   }
 
+  // s = sum over samples and positions of -log softmax(y)[t].
+  void run_cross_entropy() {
+    if constexpr (Arithmetic::kIsExact) {
+      HPSIM_CHECK(false, "cross_entropy is not exact");
+    } else {
+      const Tensor target = samples("target", scenario_.data.target, 1);
+      const std::int64_t sample_terms = num_positions(scenario_.model);
+      typename Arithmetic::Sum sum{};
+      arithmetic_.add_terms(sum, arithmetic_.cross_entropy(activations_.back(), target));
+      result_.loss = arithmetic_.finish(sum, 1 / loss_divisor(sample_terms));
+      gradients_.back() =
+          arithmetic_.scaled(arithmetic_.cross_entropy_gradient(activations_.back(), target),
+                             1 / local_divisor(sample_terms));
+    }
+  }
+
+  [[nodiscard]] std::size_t input_index(std::size_t module, std::size_t input) const {
+    return static_cast<std::size_t>(inputs_of(scenario_.model, static_cast<int>(module)).at(input));
+  }
+  [[nodiscard]] const Tensor& input(std::size_t module, std::size_t input = 0) const {
+    return activations_[input_index(module, input)];
+  }
+  [[nodiscard]] const Tensor& weight(std::size_t module) const {
+    return parameter(module_parameters_[module].weight);
+  }
+  [[nodiscard]] const Tensor* bias(std::size_t module) const {
+    const int bias = module_parameters_[module].bias;
+    return bias < 0 ? nullptr : &parameter(bias);
+  }
+
+  [[nodiscard]] Tensor forward(std::size_t module) {
+    const ModuleSpec& spec = scenario_.model.modules[module];
+    switch (spec.type) {
+      case ModuleType::Linear:
+        return arithmetic_.linear(input(module), weight(module), bias(module));
+      case ModuleType::Embedding:
+        return arithmetic_.embedding(input(module), weight(module));
+      case ModuleType::Add:
+        return arithmetic_.sum(input(module, 0), input(module, 1));
+      case ModuleType::LayerNorm:
+      case ModuleType::RmsNorm:
+      case ModuleType::AttentionCore:
+      case ModuleType::SiluGate:
+        return forward_inexact(module);
+      case ModuleType::Relu:
+      case ModuleType::Tanh:
+      case ModuleType::Silu:
+      case ModuleType::Gelu:
+        break;
+    }
+    return arithmetic_.activation(spec, input(module));
+  }
+
+  [[nodiscard]] Tensor forward_inexact(std::size_t module) {
+    const ModuleSpec& spec = scenario_.model.modules[module];
+    if constexpr (Arithmetic::kIsExact) {
+      HPSIM_CHECK(false, "{} is not exact", name_of(spec.type));
+      return {};
+    } else {
+      switch (spec.type) {
+        case ModuleType::AttentionCore:
+          return arithmetic_.attention(spec, num_positions(scenario_.model), input(module, 0),
+                                       input(module, 1), input(module, 2));
+        case ModuleType::SiluGate:
+          return arithmetic_.silu_gate(input(module, 0), input(module, 1));
+        default:
+          return arithmetic_.norm(spec, input(module), weight(module), bias(module));
+      }
+    }
+  }
+
+  /// Gives away the output and its gradient, which no other module reads any more.
+  void backward(std::size_t module) {
+    if (!needs_gradient_[module + 1]) return;
+    const std::string& name = scenario_.model.modules[module].name;
+    HPSIM_CHECK(gradients_[module + 1], "nothing reads the output of \"{}\"", name);
+    const Tensor dy = std::move(*gradients_[module + 1]);
+    gradients_[module + 1].reset();
+    backward_parameters(module, dy);
+    const std::vector<int> inputs = inputs_of(scenario_.model, static_cast<int>(module));
+    const bool is_needed = std::any_of(inputs.begin(), inputs.end(), [&](int i) {
+      return needs_gradient_[static_cast<std::size_t>(i)];
+    });
+    if (is_needed) {
+      arithmetic_.piece("the gradient of the input of \"" + name + "\"",
+                        [&] { backward_inputs(module, dy); });
+    }
+    activations_[module + 1] = {};
+  }
+
+  void backward_parameters(std::size_t module, const Tensor& dy) {
+    const auto [weight_index, bias_index] = module_parameters_[module];
+    if (weight_index >= 0) add_gradient(weight_index, [&] { return weight_gradient(module, dy); });
+    if (bias_index >= 0) add_gradient(bias_index, [&] { return arithmetic_.bias_gradient(dy); });
+  }
+
+  [[nodiscard]] Tensor weight_gradient(std::size_t module, const Tensor& dy) {
+    const ModuleSpec& spec = scenario_.model.modules[module];
+    if (spec.type == ModuleType::Linear) return arithmetic_.weight_gradient(dy, input(module));
+    if (spec.type == ModuleType::Embedding) {
+      return arithmetic_.embedding_gradient(dy, input(module), spec.in_features);
+    }
+    if constexpr (Arithmetic::kIsExact) {
+      HPSIM_CHECK(false, "{} is not exact", name_of(spec.type));
+      return {};
+    } else {
+      return arithmetic_.norm_weight_gradient(spec, input(module), dy);
+    }
+  }
+
+  void backward_inputs(std::size_t module, const Tensor& dy) {
+    const ModuleSpec& spec = scenario_.model.modules[module];
+    switch (spec.type) {
+      case ModuleType::Linear:
+        return pass_on(module, 0, arithmetic_.input_gradient(dy, weight(module)));
+      case ModuleType::Add:
+        pass_on(module, 0, dy);
+        return pass_on(module, 1, dy);
+      case ModuleType::LayerNorm:
+      case ModuleType::RmsNorm:
+      case ModuleType::AttentionCore:
+      case ModuleType::SiluGate:
+        return backward_inexact(module, dy);
+      case ModuleType::Embedding:
+        HPSIM_CHECK(false, "tokens have no gradient");
+        return;
+      case ModuleType::Relu:
+      case ModuleType::Tanh:
+      case ModuleType::Silu:
+      case ModuleType::Gelu:
+        break;
+    }
+    pass_on(module, 0, arithmetic_.activation_gradient(spec, input(module), dy));
+  }
+
+  void backward_inexact(std::size_t module, const Tensor& dy) {
+    const ModuleSpec& spec = scenario_.model.modules[module];
+    if constexpr (Arithmetic::kIsExact) {
+      HPSIM_CHECK(false, "{} is not exact", name_of(spec.type));
+    } else if (spec.type == ModuleType::AttentionCore) {
+      auto gradients =
+          arithmetic_.attention_gradients(spec, num_positions(scenario_.model), input(module, 0),
+                                          input(module, 1), input(module, 2), dy);
+      for (std::size_t i = 0; i < gradients.size(); ++i)
+        pass_on(module, i, std::move(gradients[i]));
+    } else if (spec.type == ModuleType::SiluGate) {
+      auto gradients = arithmetic_.silu_gate_gradients(input(module, 0), input(module, 1), dy);
+      for (std::size_t i = 0; i < gradients.size(); ++i)
+        pass_on(module, i, std::move(gradients[i]));
+    } else {
+      pass_on(module, 0, arithmetic_.norm_input_gradient(spec, input(module), weight(module), dy));
+    }
+  }
+
+  /// Adds to the gradient of what a module reads, where a parameter before it needs it.
+  void pass_on(std::size_t module, std::size_t input, Tensor gradient) {
+    const std::size_t activation = input_index(module, input);
+    if (!needs_gradient_[activation]) return;
+    std::optional<Tensor>& whole = gradients_[activation];
+    whole = whole ? arithmetic_.sum(*whole, gradient) : std::move(gradient);
+  }
+
+  /// Adds what a module gives to the gradient of a parameter; the last one completes it.
   template <class Compute>
-  void store_gradient(int index, const Compute& compute) {
+  void add_gradient(int index, const Compute& compute) {
     const auto i = static_cast<std::size_t>(index);
+    const bool is_first = !has_gradient_[i];
+    has_gradient_[i] = true;
     arithmetic_.piece("the gradient of \"" + scenario_.parameters[i].name + "\"", [&] {
-      result_.gradients[i] = compute();
-      scale(result_.gradients[i], i);
+      Tensor term = compute();
+      result_.gradients[i] =
+          is_first ? std::move(term) : arithmetic_.sum(result_.gradients[i], term);
+      if (--users_left_[i] == 0) scale(result_.gradients[i], i);
     });
   }
 
@@ -205,8 +384,12 @@ class ReferencePass {
   std::int64_t step_;
   Arithmetic& arithmetic_;
   const std::vector<Tensor>& parameters_;
-  std::vector<LinearIndex> linears_;
-  std::size_t first_linear_ = 0;
+  std::vector<ModuleParameters> module_parameters_;
+  std::vector<int> users_left_;       ///< per parameter: modules whose gradient it still lacks
+  std::vector<bool> has_gradient_;    ///< per parameter: of some module
+  std::vector<bool> needs_gradient_;  ///< per activation
+  std::vector<Tensor> activations_;   ///< see ModuleSpec::inputs
+  std::vector<std::optional<Tensor>> gradients_;  ///< of activations, by those that read them
   PassResult<Arithmetic> result_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numbers>
 
 #include "base/check.h"
@@ -12,13 +13,6 @@ namespace {
 
 double square(double x) {
   return x * x;
-}
-
-TrackedTensor tracked(std::int64_t rows, std::int64_t cols) {
-  TrackedTensor tensor;
-  tensor.value = PlainTensor<double>(rows, cols);
-  tensor.variance = zeroed_vector<double>(tensor.value.data.size());
-  return tensor;
 }
 
 double variance_of(const TrackedTensor& tensor, std::size_t i) {
@@ -37,6 +31,13 @@ double kink_variance(double deviations) {
 }
 
 }  // namespace
+
+TrackedTensor tracked_zeros(std::int64_t rows, std::int64_t cols) {
+  TrackedTensor tensor;
+  tensor.value = PlainTensor<double>(rows, cols);
+  tensor.variance = zeroed_vector<double>(tensor.value.data.size());
+  return tensor;
+}
 
 double Rounding::join(double a, double b) const {
   return is_shared ? square(std::sqrt(a) + std::sqrt(b)) : a + b;
@@ -60,7 +61,7 @@ TrackedTensor TrackedArithmetic::constant(std::int64_t rows, std::int64_t cols,
 }
 
 TrackedTensor TrackedArithmetic::zeros(std::int64_t rows, std::int64_t cols) {
-  return tracked(rows, cols);
+  return tracked_zeros(rows, cols);
 }
 
 TrackedTensor TrackedArithmetic::slice(const TrackedTensor& tensor, std::int64_t begin,
@@ -101,6 +102,22 @@ TrackedTensor TrackedArithmetic::product(const TrackedTensor& a, const TrackedTe
   return result;
 }
 
+void TrackedArithmetic::set_tokens(const TrackedTensor& tokens) {
+  std::map<double, double> num_rows;
+  for (const double token : tokens.value.data)
+    ++num_rows[token];
+  kin_.clear();
+  for (const double token : tokens.value.data)
+    kin_.push_back(num_rows.at(token));
+}
+
+TrackedTensor TrackedArithmetic::with_kin(const TrackedTensor& rows) const {
+  TrackedTensor result = rows;
+  for (std::size_t row = 0; !rows.is_exact() && row < kin_.size(); ++row)
+    result.variance_map().row(static_cast<Eigen::Index>(row)) *= kin_[row];
+  return result;
+}
+
 /// Over samples with errors in common: sigma(y) = |a| sigma(b) + sigma(a) |b|.
 template <class Multiply>
 void TrackedArithmetic::inherit_shared(const TrackedTensor& a, const TrackedTensor& b,
@@ -127,7 +144,7 @@ TrackedTensor TrackedArithmetic::linear(const TrackedTensor& x, const TrackedTen
   const auto multiply = [](const auto& a, const auto& b) { return a * b.transpose(); };
   const double num_terms = static_cast<double>(x.value.cols) + (bias != nullptr ? 1 : 0);
   TrackedTensor y =
-      product(x, weight, tracked(x.value.rows, weight.value.rows), num_terms, multiply);
+      product(x, weight, tracked_zeros(x.value.rows, weight.value.rows), num_terms, multiply);
   if (bias != nullptr) {
     const Eigen::RowVectorXd added = bias->value.map();
     y.value.map().rowwise() += added;
@@ -142,14 +159,16 @@ TrackedTensor TrackedArithmetic::linear(const TrackedTensor& x, const TrackedTen
 TrackedTensor TrackedArithmetic::weight_gradient(const TrackedTensor& dy, const TrackedTensor& x) {
   const auto multiply = [](const auto& a, const auto& b) { return a.transpose() * b; };
   const auto num_samples = static_cast<double>(x.value.rows);
-  TrackedTensor result = tracked(dy.value.cols, x.value.cols);
+  TrackedTensor result = tracked_zeros(dy.value.cols, x.value.cols);
   if (rounding_.is_shared) {
     const TrackedTensor exact_dy{dy.value, {}};
     const TrackedTensor exact_x{x.value, {}};
     result = product(exact_dy, exact_x, std::move(result), num_samples, multiply);
     inherit_shared(dy, x, result, multiply);
-  } else {
+  } else if (kin_.empty()) {
     result = product(dy, x, std::move(result), num_samples, multiply);
+  } else {
+    result = product(with_kin(dy), with_kin(x), std::move(result), num_samples, multiply);
   }
   add_rounding(result, num_samples);
   return result;
@@ -168,13 +187,13 @@ TrackedTensor TrackedArithmetic::input_gradient(const TrackedTensor& dy,
   const auto multiply = [](const auto& a, const auto& b) { return a * b; };
   const auto num_terms = static_cast<double>(dy.value.cols);
   TrackedTensor dx =
-      product(dy, weight, tracked(dy.value.rows, weight.value.cols), num_terms, multiply);
+      product(dy, weight, tracked_zeros(dy.value.rows, weight.value.cols), num_terms, multiply);
   add_rounding(dx, num_terms);
   return dx;
 }
 
 TrackedTensor TrackedArithmetic::activation(const ModuleSpec& spec, const TrackedTensor& x) {
-  TrackedTensor y = tracked(x.value.rows, x.value.cols);
+  TrackedTensor y = tracked_zeros(x.value.rows, x.value.cols);
   for (std::size_t i = 0; i < x.value.data.size(); ++i) {
     const double at = x.value.data[i];
     const double variance = variance_of(x, i);
@@ -193,7 +212,7 @@ TrackedTensor TrackedArithmetic::activation(const ModuleSpec& spec, const Tracke
 
 TrackedTensor TrackedArithmetic::activation_gradient(const ModuleSpec& spec, const TrackedTensor& x,
                                                      const TrackedTensor& dy) {
-  TrackedTensor dx = tracked(x.value.rows, x.value.cols);
+  TrackedTensor dx = tracked_zeros(x.value.rows, x.value.cols);
   for (std::size_t i = 0; i < x.value.data.size(); ++i) {
     const double at = x.value.data[i];
     const double variance = variance_of(x, i);
@@ -219,8 +238,17 @@ TrackedTensor TrackedArithmetic::activation_gradient(const ModuleSpec& spec, con
   return dx;
 }
 
+TrackedTensor TrackedArithmetic::sum(const TrackedTensor& a, const TrackedTensor& b) {
+  TrackedTensor result = tracked_zeros(a.value.rows, a.value.cols);
+  result.value.map() = a.value.map() + b.value.map();
+  for (std::size_t i = 0; i < result.variance.size(); ++i)
+    result.variance[i] = square(std::sqrt(variance_of(a, i)) + std::sqrt(variance_of(b, i)));
+  add_rounding(result, 1);
+  return result;
+}
+
 TrackedTensor TrackedArithmetic::difference(const TrackedTensor& a, const TrackedTensor& b) {
-  TrackedTensor result = tracked(a.value.rows, a.value.cols);
+  TrackedTensor result = tracked_zeros(a.value.rows, a.value.cols);
   result.value.map() = a.value.map() - b.value.map();
   if (!a.is_exact()) result.variance_map() += a.variance_map();
   if (!b.is_exact()) result.variance_map() += b.variance_map();
@@ -231,7 +259,7 @@ TrackedTensor TrackedArithmetic::difference(const TrackedTensor& a, const Tracke
 TrackedTensor TrackedArithmetic::scaled_columns(const TrackedTensor& x,
                                                 const TrackedTensor& factors) {
   HPSIM_CHECK(x.is_exact(), "data are exact");
-  TrackedTensor result = tracked(x.value.rows, x.value.cols);
+  TrackedTensor result = tracked_zeros(x.value.rows, x.value.cols);
   const Eigen::RowVectorXd row = factors.value.map();
   result.value.map() = x.value.map() * row.asDiagonal();
   if (!factors.is_exact()) {
@@ -243,26 +271,31 @@ TrackedTensor TrackedArithmetic::scaled_columns(const TrackedTensor& x,
 }
 
 TrackedTensor TrackedArithmetic::column_products(const TrackedTensor& a, const TrackedTensor& b) {
-  HPSIM_CHECK(a.is_exact(), "data are exact");
   const auto num_samples = static_cast<double>(a.value.rows);
-  TrackedTensor result = tracked(1, a.value.cols);
+  TrackedTensor result = tracked_zeros(1, a.value.cols);
   const RowMatrix<double> terms = a.value.map().cwiseProduct(b.value.map());
   result.value.map() = terms.colwise().sum();
   result.variance_map() = num_samples * rounding_.variance() * terms.cwiseAbs2().colwise().sum();
-  if (!b.is_exact()) {
-    const RowMatrix<double> inherited = a.value.map().cwiseAbs2().cwiseProduct(b.variance_map());
-    if (rounding_.is_shared) {
-      result.variance_map() += inherited.cwiseSqrt().colwise().sum().cwiseAbs2();
-    } else {
-      result.variance_map() += inherited.colwise().sum();
+  RowMatrix<double> inherited = RowMatrix<double>::Zero(terms.rows(), terms.cols());
+  if (!b.is_exact()) inherited = a.value.map().cwiseAbs2().cwiseProduct(b.variance_map());
+  if (rounding_.is_shared) {
+    inherited = inherited.cwiseSqrt().eval();
+    if (!a.is_exact()) {
+      inherited += b.value.map().cwiseAbs().cwiseProduct(a.variance_map().cwiseSqrt());
     }
+    result.variance_map() += inherited.colwise().sum().cwiseAbs2();
+  } else {
+    if (!a.is_exact()) inherited += b.value.map().cwiseAbs2().cwiseProduct(a.variance_map());
+    for (std::size_t row = 0; row < kin_.size(); ++row)
+      inherited.row(static_cast<Eigen::Index>(row)) *= kin_[row];
+    result.variance_map() += inherited.colwise().sum();
   }
   add_rounding(result, num_samples);
   return result;
 }
 
 TrackedTensor TrackedArithmetic::scaled(const TrackedTensor& x, double factor) {
-  TrackedTensor result = tracked(x.value.rows, x.value.cols);
+  TrackedTensor result = tracked_zeros(x.value.rows, x.value.cols);
   result.value.map() = factor * x.value.map();
   if (!x.is_exact()) result.variance_map() = square(factor) * x.variance_map();
   add_rounding(result, 1);
@@ -292,6 +325,15 @@ void TrackedArithmetic::add_squares(TrackedSum& sum, const TrackedTensor& x) {
   sum.inherited += rounding_.is_shared
                        ? (4 * value.square() * variance + 2 * variance.square()).sqrt().sum()
                        : (4 * value.square() * variance + 2 * variance.square()).sum();
+}
+
+void TrackedArithmetic::add_terms(TrackedSum& sum, const TrackedTensor& terms) {
+  sum.sum += terms.value.map().sum();
+  sum.sum_of_squares += terms.value.map().squaredNorm();
+  sum.count += static_cast<double>(terms.value.elems());
+  if (terms.is_exact()) return;
+  sum.inherited +=
+      rounding_.is_shared ? terms.variance_map().cwiseSqrt().sum() : terms.variance_map().sum();
 }
 
 TrackedScalar TrackedArithmetic::finish(const TrackedSum& sum, double factor) {

@@ -29,7 +29,7 @@ struct TrackedScalar {
   double variance = 0;
 };
 
-/// A sum of squares while it grows.
+/// A sum of squares, or of other terms, while it grows.
 struct TrackedSum {
   double sum = 0;
   double sum_of_squares = 0;  ///< of its terms
@@ -54,18 +54,35 @@ struct Rounding {
   [[nodiscard]] double join(double a, double b) const;
 };
 
+/// Zeros that carry variances.
+[[nodiscard]] TrackedTensor tracked_zeros(std::int64_t rows, std::int64_t cols);
+
 /// Arithmetic of the derived mode. Every operation carries the variance on (README, "Bounds"):
 ///   a sum of n terms t   inherits sum (dy/dx)² Var(x), adds u² n / 3 (sum t² + y²)
 ///   a function           inherits f'² Var(x), adds u² y² / 3 per elementary operation
 ///   relu within k sigma of its kink: the gradient may be passed on or not, both count
 /// The rule of sums holds for every order, also for sums of partial sums of ranks.
+///
+/// Errors are taken as independent, whose variances add up, though elements of an activation may
+/// have errors in common. Where one error reaches a result on two ways through random weights, the
+/// sum of variances is off by a factor of two at most, (a + b)² <= 2 (a² + b²), whatever the signs.
+/// Where a sum of n terms reads errors that are common to them, relative to each term, the error is
+/// that of the sum y, relative: the rule counts n roundings of y, more than such an error is made
+/// of. Where one error reaches a result twice by construction (sum, which joins what several
+/// operations made of one activation), deviations add up. Where the gradient of a parameter is a
+/// sum over rows, n of which have the same token and are equal but for what attention adds, they
+/// round alike: what they inherit counts n times, as (a sum of n errors)² <= n (sum of squares).
 class TrackedArithmetic {
  public:
   using Tensor = TrackedTensor;
   using Scalar = TrackedScalar;
   using Sum = TrackedSum;
+  static constexpr bool kIsExact = false;
 
   explicit TrackedArithmetic(const Rounding& rounding) : rounding_(rounding) {}
+
+  /// The tokens that all rows are made of.
+  void set_tokens(const Tensor& tokens);
 
   /// The exact mode's unit of refusal; here it only computes.
   void piece(const std::string& /*what*/, const std::function<void()>& compute) { compute(); }
@@ -85,16 +102,54 @@ class TrackedArithmetic {
   [[nodiscard]] Tensor activation_gradient(const ModuleSpec& spec, const Tensor& x,
                                            const Tensor& dy);
 
+  /// a + b of any kinship: deviations add up. For gradients of an activation that several
+  /// operations read too: their order is no matter, since each is itself a sum, whose rule counts
+  /// its n terms n times.
+  [[nodiscard]] Tensor sum(const Tensor& a, const Tensor& b);
+
+  // tracked_lookup.cc. Rows of `weight` by `tokens`, one a row.
+  [[nodiscard]] Tensor embedding(const Tensor& tokens, const Tensor& weight);
+  /// Of `num_rows` rows: what dy has for each.
+  [[nodiscard]] Tensor embedding_gradient(const Tensor& dy, const Tensor& tokens,
+                                          std::int64_t num_rows);
+
+  // tracked_gate.cc: silu(a) b.
+  [[nodiscard]] Tensor silu_gate(const Tensor& a, const Tensor& b);
+  [[nodiscard]] std::array<Tensor, 2> silu_gate_gradients(const Tensor& a, const Tensor& b,
+                                                          const Tensor& dy);
+
+  // tracked_norms.cc: layer_norm and rms_norm; `bias` may be null.
+  [[nodiscard]] Tensor norm(const ModuleSpec& spec, const Tensor& x, const Tensor& weight,
+                            const Tensor* bias);
+  [[nodiscard]] Tensor norm_weight_gradient(const ModuleSpec& spec, const Tensor& x,
+                                            const Tensor& dy);
+  [[nodiscard]] Tensor norm_input_gradient(const ModuleSpec& spec, const Tensor& x,
+                                           const Tensor& weight, const Tensor& dy);
+
+  // tracked_attention.cc: samples are `positions` rows each.
+  [[nodiscard]] Tensor attention(const ModuleSpec& spec, std::int64_t positions, const Tensor& q,
+                                 const Tensor& k, const Tensor& v);
+  /// Of q, k, v.
+  [[nodiscard]] std::array<Tensor, 3> attention_gradients(const ModuleSpec& spec,
+                                                          std::int64_t positions, const Tensor& q,
+                                                          const Tensor& k, const Tensor& v,
+                                                          const Tensor& dy);
+
+  // tracked_cross_entropy.cc: -log softmax(y)[target] of every row, and its gradient.
+  [[nodiscard]] Tensor cross_entropy(const Tensor& y, const Tensor& targets);
+  [[nodiscard]] Tensor cross_entropy_gradient(const Tensor& y, const Tensor& targets);
+
   [[nodiscard]] Tensor difference(const Tensor& a, const Tensor& b);
   /// Each row of x times the one row `factors`.
   [[nodiscard]] Tensor scaled_columns(const Tensor& x, const Tensor& factors);
-  /// Per column the sum over samples of a b: one row.
+  /// Per column the sum over rows of a b: one row.
   [[nodiscard]] Tensor column_products(const Tensor& a, const Tensor& b);
   [[nodiscard]] Tensor scaled(const Tensor& x, double factor);
   /// G out of a sum over all samples: times k, times 1 / F.
   void scale_gradient(Tensor& gradient, double scaling_factor, double divisor);
 
   void add_squares(Sum& sum, const Tensor& x);
+  void add_terms(Sum& sum, const Tensor& terms);
   /// The sum times `factor`.
   [[nodiscard]] Scalar finish(const Sum& sum, double factor);
   void add(Scalar& total, const Scalar& term);
@@ -109,7 +164,11 @@ class TrackedArithmetic {
   /// Adds `units` times u² y² / 3 to every variance.
   void add_rounding(Tensor& result, double units);
 
+  /// The tensor with the variances of each row times the number of rows of its token.
+  [[nodiscard]] Tensor with_kin(const Tensor& rows) const;
+
   Rounding rounding_;
+  std::vector<double> kin_;                     ///< per row, rows of its token; or none
   std::array<std::vector<double>, 3> scratch_;  ///< kept between products: fresh pages are slow
 };
 

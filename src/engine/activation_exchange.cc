@@ -29,25 +29,54 @@ void give_back(RankMemory<T>& memory, LocalActivation<T>& activation) {
 }
 
 template <class T>
+void add_activation(const LocalActivation<T>& from, LocalActivation<T>& to) {
+  HPSIM_CHECK(from.elems == to.elems, "{} elements are added to {}", from.elems, to.elems);
+  const T* const source = from.data.data();
+  T* const target = to.data.data();
+  for (std::int64_t i = 0; i < from.elems; ++i)
+    target[i] += source[i];
+}
+
+template <class T>
 void copy_block(std::int64_t local_batch, const ActivationPart& block, const T* from,
                 const ActivationPart& from_part, T* to, const ActivationPart& to_part) {
-  const std::int64_t count = block.features.length();
-  if (count == 0) return;
-  const std::int64_t from_width = from_part.features.length();
-  const std::int64_t to_width = to_part.features.length();
+  const std::int64_t width = block.features.length();
+  const std::int64_t count = block.positions.length();
+  if (width == 0 || count == 0) return;
+  /// Elements of a sample, and before the first of them that is copied.
+  const auto sample_elems = [](const ActivationPart& part) {
+    return part.positions.length() * part.features.length();
+  };
+  const auto offset = [&](const ActivationPart& part) {
+    return (block.positions.begin - part.positions.begin) * part.features.length() +
+           block.features.begin - part.features.begin;
+  };
+  const bool is_one_run =
+      block.features == from_part.features && block.features == to_part.features;
+  const bool are_whole_samples =
+      is_one_run && block.positions == from_part.positions && block.positions == to_part.positions;
   for (const std::int64_t data_rank : block.data_ranks) {
-    const auto row = [&](const ActivationPart& part) {
-      return static_cast<std::int64_t>(position_of(data_rank, part)) * local_batch;
+    const auto first = [&](const ActivationPart& part) {
+      return static_cast<std::int64_t>(position_of(data_rank, part)) * local_batch *
+             sample_elems(part);
     };
-    const T* source =
-        from + row(from_part) * from_width + block.features.begin - from_part.features.begin;
-    T* target = to + row(to_part) * to_width + block.features.begin - to_part.features.begin;
-    if (count == from_width && count == to_width) {
-      std::copy_n(source, local_batch * count, target);
+    const T* source = from + first(from_part) + offset(from_part);
+    T* target = to + first(to_part) + offset(to_part);
+    if (are_whole_samples) {
+      std::copy_n(source, local_batch * count * width, target);
       continue;
     }
-    for (std::int64_t sample = 0; sample < local_batch; ++sample)
-      std::copy_n(source + sample * from_width, count, target + sample * to_width);
+    for (std::int64_t sample = 0; sample < local_batch; ++sample) {
+      const T* row = source + sample * sample_elems(from_part);
+      T* out = target + sample * sample_elems(to_part);
+      if (is_one_run) {
+        std::copy_n(row, count * width, out);
+        continue;
+      }
+      for (std::int64_t i = 0; i < count; ++i)
+        std::copy_n(row + i * from_part.features.length(), width,
+                    out + i * to_part.features.length());
+    }
   }
 }
 
@@ -57,7 +86,10 @@ ActivationExchange<T>::ActivationExchange(const Plan& plan, const Redistribution
     : memory_(memory),
       local_batch_(plan.scenario.local_batch()),
       op_(redistribution.transition.op),
-      sizes_(redistribution_sizes(plan, redistribution, coordinate)) {
+      sizes_(redistribution_sizes(plan, redistribution, coordinate)),
+      frees_from_(std::find(redistribution.freed.begin(), redistribution.freed.end(),
+                            redistribution.from) != redistribution.freed.end()),
+      is_added_(redistribution.is_added) {
   const Transition& transition = redistribution.transition;
   const auto part = [&](const std::vector<Placement>& layout, const Coordinate& of) {
     return activation_part(plan.scenario, layout, redistribution.features, of);
@@ -74,47 +106,69 @@ ActivationExchange<T>::ActivationExchange(const Plan& plan, const Redistribution
 }
 
 template <class T>
-typename ActivationExchange<T>::Ends ActivationExchange<T>::begin(LocalActivation<T>& activation) {
-  HPSIM_CHECK(activation.elems == sizes_.before_elems, "{} elements where the plan has {}",
-              activation.elems, sizes_.before_elems);
-  if (!communicates(op_)) {
-    change_locally(activation);
-    return {};
+typename ActivationExchange<T>::Ends ActivationExchange<T>::begin(LocalActivation<T>& from) {
+  HPSIM_CHECK(from.elems == sizes_.before_elems, "{} elements where the plan has {}", from.elems,
+              sizes_.before_elems);
+  if (!communicates(op_)) return {};
+  if (!is_of_parts()) {
+    summed_ = frees_from_ ? std::exchange(from, {}) : copy_of(from);
+    return {summed_.data.data(), summed_.data.data()};
   }
-  if (!is_of_parts()) return {activation.data.data(), activation.data.data()};
   if (sizes_.packs) {
     sent_ = memory_.take(MemoryKind::Activations, sizes_.wire_in_elems(op_));
-    pack(activation.data.data());
+    pack(from.data.data());
   }
   arrived_ = memory_.take(MemoryKind::Activations, sizes_.wire_out_elems(op_));
-  return {sizes_.packs ? sent_.data() : activation.data.data(), arrived_.data()};
+  return {sizes_.packs ? sent_.data() : from.data.data(), arrived_.data()};
 }
 
 template <class T>
-void ActivationExchange<T>::finish(LocalActivation<T>& activation) {
-  if (!is_of_parts()) return;
-  if (sizes_.packs) memory_.give_back(MemoryKind::Activations, sent_, sizes_.wire_in_elems(op_));
-  give_back(memory_, activation);
-  if (!sizes_.unpacks) {
-    activation = {std::move(arrived_), sizes_.wire_out_elems(op_)};
+void ActivationExchange<T>::finish(LocalActivation<T>& from, LocalActivation<T>& to) {
+  LocalActivation<T> result = take_result(from);
+  if (!is_added_) {
+    to = std::move(result);
     return;
   }
-  activation = take_activation(memory_, sizes_.after_elems);
-  unpack(arrived_.data(), activation.data.data());
+  add_activation(result, to);
+  give_back(memory_, result);
+}
+
+/// What the change made of `from`, which is given back where it is of no more use.
+template <class T>
+LocalActivation<T> ActivationExchange<T>::take_result(LocalActivation<T>& from) {
+  if (!communicates(op_)) {
+    LocalActivation<T> result = changed_locally(from);
+    if (frees_from_) give_back(memory_, from);
+    return result;
+  }
+  if (!is_of_parts()) return std::exchange(summed_, {});
+  if (sizes_.packs) memory_.give_back(MemoryKind::Activations, sent_, sizes_.wire_in_elems(op_));
+  if (frees_from_) give_back(memory_, from);
+  if (!sizes_.unpacks) return {std::move(arrived_), sizes_.wire_out_elems(op_)};
+  LocalActivation<T> result = take_activation(memory_, sizes_.after_elems);
+  unpack(arrived_.data(), result.data.data());
   memory_.give_back(MemoryKind::Activations, arrived_, sizes_.wire_out_elems(op_));
+  return result;
 }
 
 template <class T>
-void ActivationExchange<T>::change_locally(LocalActivation<T>& activation) {
+LocalActivation<T> ActivationExchange<T>::copy_of(const LocalActivation<T>& from) {
+  LocalActivation<T> copy = take_activation(memory_, from.elems);
+  std::copy_n(from.data.data(), from.elems, copy.data.data());
+  return copy;
+}
+
+template <class T>
+LocalActivation<T> ActivationExchange<T>::changed_locally(const LocalActivation<T>& from) {
   LocalActivation<T> changed = take_activation(memory_, sizes_.after_elems);
   T* const data = changed.data.data();
-  if (op_ != RedistributeOp::Slice) std::fill_n(data, changed.elems, T(0));
+  const bool has_zeros = op_ == RedistributeOp::KeepFirst || op_ == RedistributeOp::Embed;
+  if (has_zeros) std::fill_n(data, changed.elems, T(0));
   if (op_ != RedistributeOp::KeepFirst || is_first_) {
-    copy_block(local_batch_, intersection(before_, after_), activation.data.data(), before_, data,
+    copy_block(local_batch_, intersection(before_, after_), from.data.data(), before_, data,
                after_);
   }
-  give_back(memory_, activation);
-  activation = std::move(changed);
+  return changed;
 }
 
 /// One slot for every member that gets something else; one for all in a gather.
@@ -146,6 +200,7 @@ void ActivationExchange<T>::unpack(const T* slots, T* activation) const {
 #define HPSIM_INSTANTIATE(T)                                                                     \
   template LocalActivation<T> take_activation(RankMemory<T>&, std::int64_t);                     \
   template void give_back(RankMemory<T>&, LocalActivation<T>&);                                  \
+  template void add_activation(const LocalActivation<T>&, LocalActivation<T>&);                  \
   template void copy_block(std::int64_t, const ActivationPart&, const T*, const ActivationPart&, \
                            T*, const ActivationPart&);                                           \
   template class ActivationExchange<T>;

@@ -16,6 +16,10 @@ struct LocalActivation {
   std::int64_t elems = 0;
 };
 
+/// to += from, element by element; both of one size.
+template <class T>
+void add_activation(const LocalActivation<T>& from, LocalActivation<T>& to);
+
 /// Takes memory for an activation, and gives it back.
 template <class T>
 [[nodiscard]] LocalActivation<T> take_activation(RankMemory<T>& memory, std::int64_t elems);
@@ -41,16 +45,19 @@ class ActivationExchange {
     T* output = nullptr;
   };
 
-  /// Ends of the collective; none for local changes, which are done here.
-  [[nodiscard]] Ends begin(LocalActivation<T>& activation);
-  /// Puts what arrived in the place of `activation`.
-  void finish(LocalActivation<T>& activation);
+  /// Ends of the collective; none for local changes. Where `from` is of no more use afterwards, an
+  /// all_reduce works in its place.
+  [[nodiscard]] Ends begin(LocalActivation<T>& from);
+  /// Frees `from` where it is of no more use, and puts what arrived into `to`, or adds it to that.
+  void finish(LocalActivation<T>& from, LocalActivation<T>& to);
 
  private:
   [[nodiscard]] bool is_of_parts() const {
     return communicates(op_) && op_ != RedistributeOp::AllReduce;
   }
-  void change_locally(LocalActivation<T>& activation);
+  [[nodiscard]] LocalActivation<T> changed_locally(const LocalActivation<T>& from);
+  [[nodiscard]] LocalActivation<T> take_result(LocalActivation<T>& from);
+  [[nodiscard]] LocalActivation<T> copy_of(const LocalActivation<T>& from);
   void pack(const T* activation);
   void unpack(const T* slots, T* activation) const;
 
@@ -59,10 +66,13 @@ class ActivationExchange {
   RedistributeOp op_;
   RedistributionSizes sizes_;
   bool is_first_ = false;  ///< along the mesh dims of the change
+  bool frees_from_ = false;
+  bool is_added_ = false;
   ActivationPart before_;
   ActivationPart after_;
   std::vector<ActivationPart> before_of_;  ///< per member of the group
   std::vector<ActivationPart> after_of_;
+  LocalActivation<T> summed_;  ///< by an all_reduce
   Buffer<T> sent_;
   Buffer<T> arrived_;
 };

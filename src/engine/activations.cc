@@ -71,6 +71,12 @@ void activation_forward(const ModuleSpec& spec, const T* x, std::int64_t elems, 
       }
       return map_forward(x, elems, y, [](T v) { return v * normal_cdf(v); });
     case ModuleType::Linear:
+    case ModuleType::LayerNorm:
+    case ModuleType::RmsNorm:
+    case ModuleType::Embedding:
+    case ModuleType::AttentionCore:
+    case ModuleType::SiluGate:
+    case ModuleType::Add:
       break;
   }
   HPSIM_CHECK(false, "{} is no activation", name_of(spec.type));
@@ -99,6 +105,12 @@ void activation_backward(const ModuleSpec& spec, const T* x, const T* dy, std::i
       return map_backward(x, dy, elems, dx,
                           [](T v) { return normal_cdf(v) + v * normal_density(v); });
     case ModuleType::Linear:
+    case ModuleType::LayerNorm:
+    case ModuleType::RmsNorm:
+    case ModuleType::Embedding:
+    case ModuleType::AttentionCore:
+    case ModuleType::SiluGate:
+    case ModuleType::Add:
       break;
   }
   HPSIM_CHECK(false, "{} is no activation", name_of(spec.type));

@@ -40,7 +40,8 @@ class ElementwiseModel : public LocalModel<T> {
     });
   }
 
-  std::vector<T> loss() override { return loss_terms_; }
+  CollectiveEnds<T> begin_loss() override { return {}; }
+  std::vector<T> finish_loss() override { return loss_terms_; }
 
   void backward(int p) override {
     const auto at = static_cast<std::size_t>(p);

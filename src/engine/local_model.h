@@ -28,9 +28,12 @@ class LocalModel {
 
   /// One module, or one elementwise parameter. \pre its parameters are whole
   virtual void forward(int module) = 0;
+  /// What this rank does of the loss before its collective, and the ends of that, if it has one.
+  [[nodiscard]] virtual CollectiveEnds<T> begin_loss() = 0;
   /// The local loss l = s/n (local_mean) or s (sum), one term per elementwise parameter: of the
   /// part that this rank holds, over the samples that it uses; and the gradient of the output.
-  [[nodiscard]] virtual std::vector<T> loss() = 0;
+  /// \pre begin_loss, the collective was carried out if there is one
+  [[nodiscard]] virtual std::vector<T> finish_loss() = 0;
   /// Writes the gradients of the module's parameters. \pre RankMemory::begin_gradients(module)
   virtual void backward(int module) = 0;
 

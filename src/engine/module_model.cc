@@ -2,25 +2,14 @@
 
 #include "base/check.h"
 #include "engine/activation_exchange.h"
-#include "engine/activations.h"
-#include "engine/linear.h"
+#include "engine/local_loss.h"
 #include "engine/local_model.h"
-#include "tensor/fill.h"
+#include "engine/module_kernels.h"
 
 namespace hpsim {
 namespace {
 
-/// What this rank computes of a module.
-struct ModulePart {
-  std::int64_t samples = 0;
-  std::int64_t input_elems = 0;
-  std::int64_t output_elems = 0;
-  int weight = -1;         ///< parameter; -1: none
-  int bias = -1;           ///< parameter; -1: none
-  bool adds_bias = false;  ///< where ranks compute terms of the output, only the first does
-};
-
-/// A chain of modules.
+/// A graph of modules.
 template <class T>
 class ModuleModel : public LocalModel<T> {
  public:
@@ -30,13 +19,16 @@ class ModuleModel : public LocalModel<T> {
         memory_(memory),
         arithmetic_(arithmetic),
         coordinate_(plan.mesh().coordinate_of(rank)),
-        features_(features_along(scenario_.model)),
-        activations_(features_.size()) {
-    const std::vector<int> weights = first_parameters(scenario_);
-    for (std::size_t m = 0; m < weights.size(); ++m)
-      parts_.push_back(part_of(m, weights[m]));
-    while (parts_[static_cast<std::size_t>(first_with_parameters_)].weight < 0)
-      ++first_with_parameters_;
+        values_(plan.values.size()),
+        loss_(plan, coordinate_) {
+    for (const ActivationValue& value : plan.values)
+      parts_.push_back(activation_part(scenario_, value.layout, value.features, coordinate_));
+    const auto parameters = parameters_of_modules(scenario_);
+    const std::vector<char> adds = modules_adding_to_weight(scenario_.model);
+    for (std::size_t m = 0; m < plan.modules.size(); ++m) {
+      sites_.push_back(site_of(m, parameters[m]));
+      sites_.back().adds_to_weight = adds[m] != 0;
+    }
     for (const Redistribution& redistribution : plan.redistributions)
       exchanges_.emplace_back(plan, redistribution, coordinate_, memory);
   }
@@ -44,146 +36,129 @@ class ModuleModel : public LocalModel<T> {
   void enter_step(std::int64_t step) override { step_ = step; }
 
   void forward(int module) override {
-    const auto at = static_cast<std::size_t>(module);
     if (module == 0) draw_input();
-    const ModulePart& part = parts_[at];
-    HPSIM_CHECK(activations_[at].elems == part.input_elems, "module {} gets {} elements, not {}",
-                module, activations_[at].elems, part.input_elems);
-    activations_[at + 1] = take_activation(memory_, part.output_elems);
-    const T* x = activations_[at].data.data();
-    T* y = activations_[at + 1].data.data();
-    arithmetic_.run([&] {
-      if (part.weight < 0) {
-        activation_forward(scenario_.model.modules[at], x, part.output_elems, y);
-      } else {
-        linear_forward(x, part.samples, memory_.whole(part.weight),
-                       part.adds_bias ? memory_.whole(part.bias) : RowBlocks<T>{}, y);
-      }
-    });
+    const ModulePlan& planned = plan_.modules[static_cast<std::size_t>(module)];
+    std::vector<const T*> inputs;
+    for (const int input : planned.inputs)
+      inputs.push_back(value(input).data.data());
+    LocalActivation<T>& output = value(planned.output);
+    output = take_activation(memory_, elems_of(planned.output));
+    arithmetic_.run([&] { module_forward(site(module), memory_, inputs, output.data.data()); });
+    free(planned.freed_after_forward);
   }
 
-  std::vector<T> loss() override {
-    const ActivationPart part = part_at(plan_.output, features_.size() - 1);
-    const std::int64_t elems = num_elems(scenario_, part);
-    gradient_ = take_activation(memory_, elems);
-    // Holds the target first, then the gradient.
-    T* const dy = gradient_.data.data();
-    draw(dy, part, "target", features_.back(), scenario_.data.target);
-    const T* y = activations_.back().data.data();
-    const auto divisor =
-        static_cast<T>(loss_divisor(scenario_, scenario_.local_batch() * features_.back()));
+  CollectiveEnds<T> begin_loss() override {
+    value(plan_.loss.gradient) = take_activation(memory_, elems_of(plan_.loss.gradient));
+    CollectiveEnds<T> ends;
+    arithmetic_.run([&] {
+      ends = loss_.begin(step_, value(plan_.loss.output), value(plan_.loss.gradient), memory_);
+    });
+    return ends;
+  }
+
+  std::vector<T> finish_loss() override {
     T loss = 0;
     arithmetic_.run([&] {
-      T sum = 0;
-      for (std::int64_t i = 0; i < elems; ++i) {
-        const T difference = y[i] - dy[i];
-        sum += difference * difference;
-        dy[i] = 2 * difference / divisor;
-      }
-      loss = sum / divisor;
+      loss = loss_.finish(value(plan_.loss.output), value(plan_.loss.gradient), memory_);
     });
+    free(plan_.loss.freed);
     return {loss};
   }
 
   void backward(int module) override {
-    const auto at = static_cast<std::size_t>(module);
-    const ModulePart& part = parts_[at];
-    const T* x = activations_[at].data.data();
-    const T* dy = gradient_.data.data();
-    HPSIM_CHECK(gradient_.elems == part.output_elems, "module {} gets a gradient of {}, not {}",
-                module, gradient_.elems, part.output_elems);
-    const bool needs_input_gradient = module > first_with_parameters_;
-    LocalActivation<T> input_gradient;
-    if (needs_input_gradient) input_gradient = take_activation(memory_, part.input_elems);
-    T* const dx = input_gradient.data.data();
+    const ModulePlan& planned = plan_.modules[static_cast<std::size_t>(module)];
+    std::vector<const T*> inputs;
+    std::vector<T*> gradients;
+    std::vector<LocalActivation<T>> computed(planned.inputs.size());
+    for (std::size_t i = 0; i < planned.inputs.size(); ++i) {
+      inputs.push_back(value(planned.inputs[i]).data.data());
+      if (planned.input_gradients[i] >= 0)
+        computed[i] = take_activation(memory_, elems_of(planned.input_gradients[i]));
+      gradients.push_back(computed[i].data.data());
+    }
+    std::vector<bool> needs(planned.input_gradients.size());
+    for (std::size_t i = 0; i < needs.size(); ++i)
+      needs[i] = planned.input_gradients[i] >= 0;
     arithmetic_.run([&] {
-      if (part.weight < 0) {
-        activation_backward(scenario_.model.modules[at], x, dy, part.input_elems, dx);
-        return;
-      }
-      linear_parameter_gradients(
-          x, dy, part.samples, memory_.whole_gradient(part.weight),
-          part.bias < 0 ? RowBlocks<T>{} : memory_.whole_gradient(part.bias));
-      if (needs_input_gradient)
-        linear_input_gradient(dy, part.samples, memory_.whole(part.weight), dx);
+      module_backward(site(module), memory_, inputs, value(planned.output_gradient).data.data(),
+                      needs, gradients);
     });
-    give_back(memory_, gradient_);
-    give_back(memory_, activations_[at + 1]);
-    gradient_ = std::move(input_gradient);
-    if (needs_input_gradient) return;
-    for (std::size_t before = 0; before <= at; ++before)
-      give_back(memory_, activations_[before]);
+    for (std::size_t i = 0; i < needs.size(); ++i) {
+      if (!needs[i]) continue;
+      LocalActivation<T>& gradient = value(planned.input_gradients[i]);
+      if (planned.added_to[i] == 0) {
+        gradient = std::move(computed[i]);
+        continue;
+      }
+      arithmetic_.run([&] { add_activation(computed[i], gradient); });
+      give_back(memory_, computed[i]);
+    }
+    free(planned.freed_after_backward);
   }
 
   CollectiveEnds<T> begin_redistribute(int redistribution) override {
-    if (&changed_by(redistribution) == activations_.data()) draw_input();
-    const auto ends = exchange(redistribution).begin(changed_by(redistribution));
+    const Redistribution& change = redistribution_at(redistribution);
+    if (change.activation == 0 && !change.is_gradient) draw_input();
+    const auto ends = exchange(redistribution).begin(value(change.from));
     return {ends.input, ends.output};
   }
 
   void finish_redistribute(int redistribution) override {
-    exchange(redistribution).finish(changed_by(redistribution));
+    const Redistribution& change = redistribution_at(redistribution);
+    arithmetic_.run([&] { exchange(redistribution).finish(value(change.from), value(change.to)); });
+    for (const int freed : change.freed) {
+      if (freed != change.from) give_back(memory_, value(freed));
+    }
   }
 
  private:
-  [[nodiscard]] ActivationPart part_at(const std::vector<Placement>& layout,
-                                       std::size_t activation) const {
-    return activation_part(scenario_, layout, features_[activation], coordinate_);
+  [[nodiscard]] LocalActivation<T>& value(int index) {
+    return values_.at(static_cast<std::size_t>(index));
   }
-
-  [[nodiscard]] ModulePart part_of(std::size_t module, int weight) const {
-    const ModuleLayout& layout = plan_.modules.at(module);
-    const ActivationPart input = part_at(layout.input, module);
-    ModulePart part{.samples = num_samples(scenario_, input),
-                    .input_elems = num_elems(scenario_, input),
-                    .output_elems = num_elems(scenario_, part_at(layout.output, module + 1)),
-                    .weight = weight};
-    if (weight < 0 || !scenario_.model.modules[module].bias) return part;
-    part.bias = weight + 1;
-    part.adds_bias = true;
-    for (std::size_t dim = 0; dim < layout.output.size(); ++dim) {
-      const bool is_partial = std::holds_alternative<Partial>(layout.output[dim]);
-      if (is_partial && coordinate_[dim] != 0) part.adds_bias = false;
-    }
-    return part;
+  [[nodiscard]] const ActivationPart& part(int index) const {
+    return parts_.at(static_cast<std::size_t>(index));
   }
-
+  [[nodiscard]] std::int64_t elems_of(int index) const { return num_elems(scenario_, part(index)); }
+  [[nodiscard]] const ModuleSite& site(int module) const {
+    return sites_.at(static_cast<std::size_t>(module));
+  }
   [[nodiscard]] ActivationExchange<T>& exchange(int redistribution) {
     return exchanges_.at(static_cast<std::size_t>(redistribution));
   }
-  /// The activation, or the gradient on its way back, that a redistribution changes.
-  [[nodiscard]] LocalActivation<T>& changed_by(int redistribution) {
-    const Redistribution& change =
-        plan_.redistributions.at(static_cast<std::size_t>(redistribution));
-    return change.is_gradient ? gradient_
-                              : activations_.at(static_cast<std::size_t>(change.activation));
+  [[nodiscard]] const Redistribution& redistribution_at(int redistribution) const {
+    return plan_.redistributions.at(static_cast<std::size_t>(redistribution));
   }
 
-  /// Unless it is drawn already.
+  void free(const std::vector<int>& values) {
+    for (const int index : values)
+      give_back(memory_, value(index));
+  }
+
+  /// Unless it is drawn already: it is where it is first needed.
   void draw_input() {
     if (drawn_step_ == step_) return;
     drawn_step_ = step_;
-    const ActivationPart part = part_at(input_layout(scenario_), 0);
-    activations_[0] = take_activation(memory_, num_elems(scenario_, part));
-    draw(activations_[0].data.data(), part, "input", features_[0], scenario_.data.input);
+    const int input = 0;  // the model's input, as it comes, is the first value
+    value(input) = take_activation(memory_, elems_of(input));
+    draw_samples(scenario_, step_, "input", scenario_.data.input, part(input),
+                 plan_.values[static_cast<std::size_t>(input)].features, value(input).data.data());
   }
 
-  /// The samples of a part, of this optimizer step.
-  void draw(T* data, const ActivationPart& part, const char* name, std::int64_t features,
-            const FillSpec& spec) const {
-    const std::uint64_t key = fill_key(name, scenario_.data.seed);
-    const std::int64_t batch = scenario_.local_batch();
-    const std::int64_t width = part.features.length();
-    for (const std::int64_t data_rank : part.data_ranks) {
-      const std::int64_t first = step_ * scenario_.training.global_batch + data_rank * batch;
-      if (width == features) {
-        fill(data, batch * features, key, first * features, spec);
-        data += batch * features;
-        continue;
-      }
-      for (std::int64_t sample = first; sample < first + batch; ++sample, data += width)
-        fill(data, width, key, sample * features + part.features.begin, spec);
+  [[nodiscard]] ModuleSite site_of(std::size_t module, const std::vector<int>& parameters) const {
+    const ModulePlan& planned = plan_.modules[module];
+    const ActivationPart& input = part(planned.inputs.at(0));
+    ModuleSite site{.spec = &scenario_.model.modules[module],
+                    .samples = num_samples(scenario_, input),
+                    .positions = input.positions.length(),
+                    .input_features = input.features,
+                    .output_features = part(planned.output).features};
+    if (!parameters.empty()) site.weight = parameters[0];
+    if (parameters.size() > 1) site.bias = parameters[1];
+    for (std::size_t dim = 0; dim < planned.layout.output.size(); ++dim) {
+      const bool is_partial = std::holds_alternative<Partial>(planned.layout.output[dim]);
+      if (is_partial && coordinate_[dim] != 0) site.is_first_term = false;
     }
+    return site;
   }
 
   const Plan& plan_;
@@ -191,14 +166,13 @@ class ModuleModel : public LocalModel<T> {
   RankMemory<T>& memory_;
   ExactArithmetic& arithmetic_;
   Coordinate coordinate_;
-  std::vector<std::int64_t> features_;            ///< before each module and behind the last
-  std::vector<LocalActivation<T>> activations_;   ///< [0]: input, [m + 1]: output of module m
-  LocalActivation<T> gradient_;                   ///< of the module whose backward comes next
-  std::vector<ModulePart> parts_;                 ///< per module
+  std::vector<LocalActivation<T>> values_;        ///< like Plan::values
+  std::vector<ActivationPart> parts_;             ///< likewise
+  std::vector<ModuleSite> sites_;                 ///< per module
   std::vector<ActivationExchange<T>> exchanges_;  ///< per redistribution
-  int first_with_parameters_ = 0;                 ///< module; nothing before it needs a gradient
-  std::int64_t step_ = 0;                         ///< optimizer step
-  std::int64_t drawn_step_ = -1;  ///< the step of which activations_[0] is, or was, the input
+  LocalLoss<T> loss_;
+  std::int64_t step_ = 0;         ///< optimizer step
+  std::int64_t drawn_step_ = -1;  ///< the step of which the model's input is drawn
 };
 
 }  // namespace

@@ -83,9 +83,11 @@ class RankEngineOf : public RankEngine {
       case StepKind::Forward:
         model_->forward(step.module);
         break;
-      case StepKind::Loss:
-        record_losses(model_->loss());
+      case StepKind::Loss: {
+        const auto ends = model_->begin_loss();
+        if (step.collective) return call(plan_step, ends.input, ends.output);
         break;
+      }
       case StepKind::Backward:
         memory_.begin_gradients(step.module);
         model_->backward(step.module);
@@ -124,6 +126,7 @@ class RankEngineOf : public RankEngine {
   void finish(std::int64_t plan_step) override {
     const Step& step = step_at(plan_step);
     if (step.kind == StepKind::Unshard) memory_.end_unshard(step.bucket);
+    if (step.kind == StepKind::Loss) record_losses(model_->finish_loss());
     if (step.kind == StepKind::Redistribute) model_->finish_redistribute(step.redistribution);
     if (step.kind == StepKind::ReduceScatter) memory_.end_reduce_scatter(step.bucket);
     if (step.kind == StepKind::ReduceScatter || step.kind == StepKind::AllReduce) {

@@ -22,7 +22,8 @@ RankMemory<T>::RankMemory(const Plan& plan, Rank rank, RunResult& result)
       rank_(rank),
       result_(result),
       record_(result.rank_record(rank)),
-      coordinate_(plan.mesh().coordinate_of(rank)) {
+      coordinate_(plan.mesh().coordinate_of(rank)),
+      parameters_of_module_(parameters_of_modules(plan.scenario)) {
   for (const Bucket& bucket : plan.buckets) {
     BucketState& state = buckets_.emplace_back();
     state.shard_index = plan.mesh().index_along(bucket.sharded_group.dims, coordinate_);
@@ -174,13 +175,8 @@ void RankMemory<T>::reshard(int b) {
 
 template <class T>
 void RankMemory<T>::begin_gradients(int module) {
-  // Parameters come in module order.
-  const auto& specs = plan_.scenario.parameters;
-  const auto first = std::lower_bound(
-      specs.begin(), specs.end(), module,
-      [](const ParameterSpec& parameter, int wanted) { return parameter.module < wanted; });
-  for (auto it = first; it != specs.end() && it->module == module; ++it) {
-    const int b = parameter_at(static_cast<int>(it - specs.begin())).bucket;
+  for (const int p : parameters_of_module_.at(static_cast<std::size_t>(module))) {
+    const int b = parameter_at(p).bucket;
     if (!state_at(b).has_gradients) open_gradients(b);
   }
 }

@@ -129,6 +129,7 @@ class RankMemory {
   RankRecord& record_;
   std::int64_t step_ = 0;
   Coordinate coordinate_;
+  std::vector<std::vector<int>> parameters_of_module_;
   std::vector<BucketState> buckets_;
   std::vector<Slot> slots_;  ///< per parameter
   BufferPool<T> pool_;

@@ -28,7 +28,8 @@ enum class RedistributeOp {
 /// Whether ranks must exchange anything.
 [[nodiscard]] bool communicates(RedistributeOp op);
 
-/// The rule table, for one mesh dim (as torch.distributed.tensor, _redistribute.py, does it):
+/// The rule table, for one mesh dim (torch.distributed.tensor, _redistribute.py, but for embed). No
+/// module takes terms, so that plans have no keep_first and no embed:
 ///
 ///   from \ to     Replicate    Shard(e)                     Partial
 ///   Replicate     keep         slice                        keep_first
@@ -49,9 +50,9 @@ enum class RedistributeOp {
 ///   keep       Replicate            keep                  all_reduce
 ///   all_reduce Partial -> Replicate keep                  all_reduce
 ///   all_gather Shard -> Replicate   slice                 reduce_scatter
-///   slice      Replicate -> Shard   all_gather            -
-///   reduce_scatter Partial -> Shard all_gather            -
-///   all_to_all Shard(d) -> Shard(e) all_to_all            -
+///   slice      Replicate -> Shard   all_gather            all_reduce
+///   reduce_scatter Partial -> Shard all_gather            all_reduce
+///   all_to_all Shard(d) -> Shard(e) all_to_all            reduce_scatter
 [[nodiscard]] Placement gradient_placement(const Placement& placement);
 [[nodiscard]] std::vector<Placement> gradient_placements(const std::vector<Placement>& placements);
 
@@ -66,8 +67,8 @@ struct Transition {
 
 /// The steps that bring an activation [batch, features] from one layout to another; none if they
 /// are equal. What several mesh dims cut is put together from the innermost cut outwards, and cut
-/// again where that is needed; sums over several mesh dims are one step. The batch, tensor dim 0,
-/// is counted in samples of data ranks, so that any of its cuts can be undone alone.
+/// again where that is needed; sums over several mesh dims are one step, and come first. The batch,
+/// tensor dim 0, is counted in samples of data ranks, so that any of its cuts can be undone alone.
 ///
 ///   mesh (tp)      [Shard(1)] -> [Replicate]                     all_gather tp
 ///   mesh (a, b)    [Partial, Partial] -> [Replicate, Replicate]  all_reduce a, b

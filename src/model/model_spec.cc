@@ -16,8 +16,37 @@ std::string_view name_of(ModuleType type) {
       return "silu";
     case ModuleType::Gelu:
       return "gelu";
+    case ModuleType::LayerNorm:
+      return "layer_norm";
+    case ModuleType::RmsNorm:
+      return "rms_norm";
+    case ModuleType::Embedding:
+      return "embedding";
+    case ModuleType::AttentionCore:
+      return "attention_core";
+    case ModuleType::SiluGate:
+      return "silu_gate";
+    case ModuleType::Add:
+      return "add";
   }
   HPSIM_CHECK(false, "unknown module type {}", static_cast<int>(type));
+  return {};
+}
+
+std::string_view name_of(ModuleGroup::Kind kind) {
+  switch (kind) {
+    case ModuleGroup::Kind::Attention:
+      return "attention";
+    case ModuleGroup::Kind::Mlp:
+      return "mlp";
+    case ModuleGroup::Kind::Residual:
+      return "residual";
+    case ModuleGroup::Kind::Sequential:
+      return "sequential";
+    case ModuleGroup::Kind::Repeat:
+      return "repeat";
+  }
+  HPSIM_CHECK(false, "unknown kind of group {}", static_cast<int>(kind));
   return {};
 }
 
@@ -26,34 +55,47 @@ const std::string& module_name(const ModelSpec& model, int module) {
   return model.is_elementwise() ? model.elementwise.at(at).name : model.modules.at(at).name;
 }
 
-std::int64_t output_features(const ModelSpec& model) {
-  for (std::size_t i = model.modules.size(); i-- > 0;) {
-    if (model.modules[i].type == ModuleType::Linear) return model.modules[i].out_features;
-  }
-  HPSIM_CHECK(false, "a model of {} modules without a linear", model.modules.size());
-  return 0;
+std::vector<int> inputs_of(const ModelSpec& model, int module) {
+  const ModuleSpec& spec = model.modules.at(static_cast<std::size_t>(module));
+  return spec.inputs.empty() ? std::vector<int>{module} : spec.inputs;
 }
 
-std::int64_t features_before_module(const ModelSpec& model, int module) {
-  HPSIM_CHECK(module >= 0 && module <= static_cast<int>(model.modules.size()), "module {} of {}",
-              module, model.modules.size());
-  for (int before = module; before-- > 0;) {
-    const ModuleSpec& spec = model.modules[static_cast<std::size_t>(before)];
-    if (spec.type == ModuleType::Linear) return spec.out_features;
-  }
-  for (const ModuleSpec& spec : model.modules) {
-    if (spec.type == ModuleType::Linear) return spec.in_features;
-  }
-  HPSIM_CHECK(false, "a model of {} modules without a linear", model.modules.size());
-  return 0;
+std::int64_t num_positions(const ModelSpec& model) {
+  return num_elems(model.positions);
 }
+
+namespace {
+
+/// Features that a module takes; 0 for modules that take any.
+std::int64_t features_taken(const ModuleSpec& module) {
+  return module.type == ModuleType::Embedding ? 1 : module.in_features;
+}
+
+bool has_output_features(const ModuleSpec& module) {
+  return module.type == ModuleType::Linear || module.type == ModuleType::Embedding;
+}
+
+}  // namespace
 
 std::vector<std::int64_t> features_along(const ModelSpec& model) {
-  std::vector<std::int64_t> features = {features_before_module(model, 0)};
+  std::vector<std::int64_t> features = {0};
   for (const ModuleSpec& module : model.modules) {
-    features.push_back(module.type == ModuleType::Linear ? module.out_features : features.back());
+    features[0] = features_taken(module);
+    if (features[0] > 0) break;
+  }
+  HPSIM_CHECK(features[0] > 0, "a model of {} modules none of which takes a number of features",
+              model.modules.size());
+  for (int m = 0; m < static_cast<int>(model.modules.size()); ++m) {
+    const ModuleSpec& module = model.modules[static_cast<std::size_t>(m)];
+    features.push_back(has_output_features(module)
+                           ? module.out_features
+                           : features.at(static_cast<std::size_t>(inputs_of(model, m).at(0))));
   }
   return features;
+}
+
+std::int64_t output_features(const ModelSpec& model) {
+  return features_along(model).back();
 }
 
 }  // namespace hpsim

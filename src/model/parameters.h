@@ -9,7 +9,14 @@ namespace hpsim {
 
 /// A trainable tensor of the model.
 struct ParameterSpec {
-  enum class Kind { Elementwise, LinearWeight, LinearBias };
+  enum class Kind {
+    Elementwise,
+    LinearWeight,
+    LinearBias,
+    NormWeight,
+    NormBias,
+    EmbeddingWeight,
+  };
 
   std::string name;  ///< fully qualified: "l0.weight"
   Shape shape;
@@ -19,7 +26,8 @@ struct ParameterSpec {
 
 [[nodiscard]] std::vector<std::string> names_of(const std::vector<ParameterSpec>& parameters);
 
-/// All parameters: file order of modules, then weight before bias.
+/// All parameters: in the order of modules, then weight before bias. A module that is tied to
+/// another has no weight of its own.
 [[nodiscard]] std::vector<ParameterSpec> list_parameters(const ModelSpec& model);
 
 }  // namespace hpsim

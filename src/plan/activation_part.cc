@@ -29,23 +29,26 @@ CollectiveOp collective_op(RedistributeOp op) {
 }
 
 /// Whether the parts of `layout` that the group holds, one behind the other, are the whole in the
-/// order in which it is stored: no padding, whole rows, data ranks ascending.
+/// order in which it is stored: no padding, and cut along the first dim that the whole is larger
+/// than 1 along, or along none.
 bool is_stored_in_order(const Plan& plan, const Redistribution& redistribution,
                         const std::vector<Placement>& parts, const std::vector<Placement>& whole,
                         const Coordinate& coordinate, std::int64_t slot_elems) {
   const Scenario& scenario = plan.scenario;
   const std::int64_t features = redistribution.features;
   const ActivationPart all = activation_part(scenario, whole, features, coordinate);
+  const bool is_one_sample = num_samples(scenario, all) == 1;
+  const bool is_one_row = num_rows(scenario, all) == 1;
   std::vector<std::int64_t> data_ranks;
   for (const Coordinate& member :
        group_coordinates(plan.mesh(), redistribution.transition.mesh_dims, coordinate)) {
     const ActivationPart part = activation_part(scenario, parts, features, member);
-    const bool is_one_row = num_samples(scenario, all) == 1;
     if (num_elems(scenario, part) != slot_elems) return false;
+    if (part.positions != all.positions && !is_one_sample) return false;
     if (part.features != all.features && !is_one_row) return false;
     data_ranks.insert(data_ranks.end(), part.data_ranks.begin(), part.data_ranks.end());
   }
-  return num_samples(scenario, all) == 1 || data_ranks == all.data_ranks;
+  return is_one_sample || data_ranks == all.data_ranks;
 }
 
 }  // namespace
@@ -66,12 +69,19 @@ ActivationPart activation_part(const Scenario& scenario, const std::vector<Place
     part.data_ranks.push_back(mesh.index_along(scenario.data.data_dims, own));
   } while (advance(mesh, gathered, own));
   std::sort(part.data_ranks.begin(), part.data_ranks.end());
-  part.features = {0, features};
-  for (const int dim : cutting_order(layout, 1)) {
-    const Interval kept = shard_interval(
-        part.features.length(), {coordinate.at(static_cast<std::size_t>(dim)), mesh.size(dim)});
-    part.features = {part.features.begin + kept.begin, part.features.begin + kept.end};
-  }
+  const auto cut_of = [&](std::int64_t extent, int tensor_dim) {
+    Interval kept = {0, extent};
+    for (const int dim : cutting_order(layout, tensor_dim)) {
+      const Interval part_of = shard_interval(
+          kept.length(), {coordinate.at(static_cast<std::size_t>(dim)), mesh.size(dim)});
+      kept = {kept.begin + part_of.begin, kept.begin + part_of.end};
+    }
+    return kept;
+  };
+  const ModelSpec& model = scenario.model;
+  part.positions = {0, num_positions(model)};
+  if (!model.positions.empty()) part.positions = cut_of(model.positions[0], kSequenceDim);
+  part.features = cut_of(features, feature_dim(model));
   return part;
 }
 
@@ -79,6 +89,7 @@ ActivationPart intersection(const ActivationPart& a, const ActivationPart& b) {
   ActivationPart both;
   std::set_intersection(a.data_ranks.begin(), a.data_ranks.end(), b.data_ranks.begin(),
                         b.data_ranks.end(), std::back_inserter(both.data_ranks));
+  both.positions = intersect(a.positions, b.positions);
   both.features = intersect(a.features, b.features);
   return both;
 }
@@ -87,8 +98,12 @@ std::int64_t num_samples(const Scenario& scenario, const ActivationPart& part) {
   return static_cast<std::int64_t>(part.data_ranks.size()) * scenario.local_batch();
 }
 
+std::int64_t num_rows(const Scenario& scenario, const ActivationPart& part) {
+  return num_samples(scenario, part) * part.positions.length();
+}
+
 std::int64_t num_elems(const Scenario& scenario, const ActivationPart& part) {
-  return num_samples(scenario, part) * part.features.length();
+  return num_rows(scenario, part) * part.features.length();
 }
 
 std::int64_t RedistributionSizes::wire_in_elems(RedistributeOp op) const {
@@ -103,6 +118,23 @@ std::int64_t RedistributionSizes::wire_out_elems(RedistributeOp op) const {
   return op == RedistributeOp::ReduceScatter ? slot_elems : group_size * slot_elems;
 }
 
+std::vector<char> modules_adding_to_weight(const ModelSpec& model) {
+  std::vector<char> adds(model.modules.size(), 0);
+  std::vector<char> is_written(model.modules.size(), 0);  // by the module that owns the weight
+  for (std::size_t m = model.modules.size(); m-- > 0;) {
+    const int tied_to = model.modules[m].tied_to;
+    const std::size_t owner = tied_to < 0 ? m : static_cast<std::size_t>(tied_to);
+    adds[m] = is_written.at(owner);
+    is_written[owner] = 1;
+  }
+  return adds;
+}
+
+std::int64_t attention_scratch_elems(std::int64_t seq, bool is_backward) {
+  constexpr std::int64_t kQueryTile = 64;
+  return std::min(seq, kQueryTile) * seq * (is_backward ? 2 : 1);
+}
+
 std::vector<Coordinate> group_coordinates(const Mesh& mesh, const MeshDims& dims,
                                           const Coordinate& coordinate) {
   Coordinate member = coordinate;
@@ -115,8 +147,11 @@ std::vector<Coordinate> group_coordinates(const Mesh& mesh, const MeshDims& dims
   return members;
 }
 
-RedistributionSizes redistribution_sizes(const Plan& plan, const Redistribution& redistribution,
-                                         const Coordinate& coordinate) {
+namespace {
+
+/// Sizes but for `packs` and `unpacks`, which the collective does not depend on.
+RedistributionSizes slot_sizes(const Plan& plan, const Redistribution& redistribution,
+                               const Coordinate& coordinate) {
   const Scenario& scenario = plan.scenario;
   const auto& [op, mesh_dims, before, after] = redistribution.transition;
   const std::int64_t features = redistribution.features;
@@ -132,6 +167,16 @@ RedistributionSizes redistribution_sizes(const Plan& plan, const Redistribution&
   sizes.slot_elems =
       num_elems(scenario, intersection(activation_part(scenario, before, features, first),
                                        activation_part(scenario, after, features, first)));
+  return sizes;
+}
+
+}  // namespace
+
+RedistributionSizes redistribution_sizes(const Plan& plan, const Redistribution& redistribution,
+                                         const Coordinate& coordinate) {
+  const auto& [op, mesh_dims, before, after] = redistribution.transition;
+  RedistributionSizes sizes = slot_sizes(plan, redistribution, coordinate);
+  if (!communicates(op) || op == RedistributeOp::AllReduce) return sizes;
   switch (op) {
     case RedistributeOp::AllGather:
       sizes.packs = sizes.before_elems != sizes.slot_elems;
@@ -157,13 +202,15 @@ std::optional<CollectiveSpec> redistribution_collective(const Plan& plan,
   const Mesh& mesh = plan.mesh();
   MeshDims uneven;  // that cut features: ranks along them may hold different sizes
   for (const std::vector<Placement>* layout : {&transition.before, &transition.after}) {
-    for (const int dim : cutting_order(*layout, 1)) {
-      if (!contains(transition.mesh_dims, dim)) uneven = union_of(uneven, {dim});
+    for (int tensor_dim = 1; tensor_dim <= feature_dim(plan.scenario.model); ++tensor_dim) {
+      for (const int dim : cutting_order(*layout, tensor_dim)) {
+        if (!contains(transition.mesh_dims, dim)) uneven = union_of(uneven, {dim});
+      }
     }
   }
   const auto tabulate = [&](std::int64_t (RedistributionSizes::*elems)(RedistributeOp) const) {
     const auto elems_at = [&](const Coordinate& coordinate) {
-      return (redistribution_sizes(plan, redistribution, coordinate).*elems)(transition.op);
+      return (slot_sizes(plan, redistribution, coordinate).*elems)(transition.op);
     };
     Coordinate first(static_cast<std::size_t>(mesh.num_dims()), 0);
     Coordinate last = first;

@@ -8,17 +8,20 @@
 
 namespace hpsim {
 
-/// A block of an activation [global batch, features]: the samples of some data ranks, and a run of
-/// features. Stored row-major: sample after sample, data ranks ascending.
+/// A block of an activation [global batch, positions, features]: the samples of some data ranks, a
+/// run of positions and a run of features. Stored row-major: sample after sample, data ranks
+/// ascending.
 struct ActivationPart {
   std::vector<std::int64_t> data_ranks;  ///< ascending; local_batch samples each
+  Interval positions;
   Interval features;
   bool operator==(const ActivationPart&) const = default;
 };
 
 /// What the rank at `coordinate` holds of an activation with that layout.
 ///
-///   mesh (fsdp 2, tp 2), 6 features    [Shard(0), Shard(1)]    (1, 0) -> {1}, [0, 3)
+///   mesh (fsdp 2, tp 2), 6 features    [Shard(0), Shard(1)]    (1, 0) -> {1}, [0, 1), [0, 3)
+///   5 positions of 6 features          [Shard(0), Shard(1)]    (1, 0) -> {1}, [0, 3), [0, 6)
 ///   the batch split over both          [Shard(0), Shard(0)]    (1, 0) -> {2}, [0, 6)
 ///                                      [Shard(0), Replicate]   (1, 0) -> {2, 3}, [0, 6)
 ///                                      [Replicate, Shard(0)]   (1, 0) -> {0, 2}, [0, 6)
@@ -29,8 +32,9 @@ struct ActivationPart {
 /// What both hold.
 [[nodiscard]] ActivationPart intersection(const ActivationPart& a, const ActivationPart& b);
 
-/// Samples and elements of a part.
+/// Samples, rows (a row is a position of a sample) and elements of a part.
 [[nodiscard]] std::int64_t num_samples(const Scenario& scenario, const ActivationPart& part);
+[[nodiscard]] std::int64_t num_rows(const Scenario& scenario, const ActivationPart& part);
 [[nodiscard]] std::int64_t num_elems(const Scenario& scenario, const ActivationPart& part);
 
 /// What a redistribution moves on one rank. A collective of parts exchanges slots of equal size,
@@ -61,6 +65,16 @@ struct RedistributionSizes {
 /// Its collective; none where nothing is sent. Cost does not depend on the number of ranks.
 [[nodiscard]] std::optional<CollectiveSpec> redistribution_collective(
     const Plan& plan, const Redistribution& redistribution);
+
+/// Scratch of attention on one rank, lent to one sample and head after the other: scores of up to
+/// 64 queries and all keys; backward, which works them out again, also holds their gradients.
+///
+///   seq 128    forward 64 * 128, backward 2 * 64 * 128      seq 5    forward 5 * 5
+[[nodiscard]] std::int64_t attention_scratch_elems(std::int64_t seq, bool is_backward);
+
+/// Per module: 1 where its backward adds the gradient of its weight to what another module that is
+/// tied to the same weight left there: all of them but the last, which comes first in backward.
+[[nodiscard]] std::vector<char> modules_adding_to_weight(const ModelSpec& model);
 
 /// Coordinates of the members of the group of `coordinate` along `dims`, in group order.
 [[nodiscard]] std::vector<Coordinate> group_coordinates(const Mesh& mesh, const MeshDims& dims,

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "base/check.h"
 
@@ -14,28 +13,94 @@ bool is_partial(const Placement& placement) {
   return std::holds_alternative<Partial>(placement);
 }
 
-/// Whether two placements cut different tensor dims in the same way.
-bool cuts_alike(const Placement& a, const Placement& b) {
-  return is_cut(a) && is_cut(b) && split_factor_of(a) == split_factor_of(b);
+bool is_whole(const Placement& placement) {
+  return std::holds_alternative<Replicate>(placement);
+}
+
+bool is_norm(const ModuleSpec& module) {
+  return module.type == ModuleType::LayerNorm || module.type == ModuleType::RmsNorm;
 }
 
 }  // namespace
 
 ActivationReplay::ActivationReplay(const Plan& plan)
-    : plan_(plan), weights_(first_parameters(plan.scenario)), now_(input_layout(plan.scenario)) {
-  const std::size_t num_modules = plan.scenario.model.modules.size();
+    : plan_(plan), features_(feature_dim(plan.scenario.model)) {
+  const ModelSpec& model = plan.scenario.model;
+  const std::size_t num_modules = model.modules.size();
+  for (const std::vector<int>& parameters : parameters_of_modules(plan.scenario))
+    weights_.push_back(parameters.empty() ? -1 : parameters[0]);
+  readers_.resize(num_modules + 1);
+  for (int m = 0; m < static_cast<int>(num_modules); ++m) {
+    for (const int input : inputs_of(model, m))
+      readers_.at(static_cast<std::size_t>(input)).push_back(m);
+  }
+  readers_.back().push_back(static_cast<int>(num_modules));
+  sources_.assign(plan.values.size(), -1);
+  for (const Redistribution& change : plan.redistributions) {
+    if (!change.is_added) sources_.at(static_cast<std::size_t>(change.to)) = change.from;
+  }
   inputs_.resize(num_modules);
   outputs_.resize(num_modules);
   batch_dims_.resize(num_modules);
+  begin_step();
+}
+
+void ActivationReplay::begin_step() {
+  states_.clear();
+  // The model's input is there from the start, in whichever value is first of it.
+  for (std::size_t value = 0; value < plan_.values.size(); ++value) {
+    if (plan_.values[value].activation != 0 || plan_.values[value].is_gradient) continue;
+    states_[static_cast<int>(value)] = {input_layout(plan_.scenario), {}};
+    return;
+  }
 }
 
 std::optional<ActivationReplay::Fault> ActivationReplay::take(const Step& step) {
-  if (step.kind == StepKind::Redistribute) return redistribute(step);
-  if (step.kind == StepKind::Forward) return forward(step.module);
-  if (step.kind == StepKind::Loss) return loss();
-  if (step.kind == StepKind::Backward) return backward(step.module);
-  if (step.kind == StepKind::Optimizer) now_ = input_layout(plan_.scenario);
-  return std::nullopt;
+  std::optional<Fault> fault;
+  const auto module = static_cast<std::size_t>(std::max(step.module, 0));
+  if (step.kind == StepKind::Redistribute) {
+    fault = redistribute(step);
+    forget(plan_.redistributions[static_cast<std::size_t>(step.redistribution)].freed);
+  } else if (step.kind == StepKind::Forward) {
+    fault = forward(step.module);
+    forget(plan_.modules[module].freed_after_forward);
+  } else if (step.kind == StepKind::Loss) {
+    fault = loss();
+    forget(plan_.loss.freed);
+  } else if (step.kind == StepKind::Backward) {
+    fault = backward(step.module);
+    forget(plan_.modules[module].freed_after_backward);
+  } else if (step.kind == StepKind::Optimizer) {
+    begin_step();
+  }
+  return fault;
+}
+
+void ActivationReplay::forget(const std::vector<int>& values) {
+  for (const int value : values)
+    states_.erase(value);
+}
+
+const ActivationReplay::State* ActivationReplay::find(int value) const {
+  while (value >= 0) {
+    const auto found = states_.find(value);
+    if (found != states_.end()) return &found->second;
+    value = sources_.at(static_cast<std::size_t>(value));
+  }
+  return nullptr;
+}
+
+std::optional<ActivationReplay::Fault> ActivationReplay::missing(int value, int activation,
+                                                                 bool is_gradient,
+                                                                 const std::string& who) const {
+  if (find(value) == nullptr) {
+    return Fault{FindingCode::CommOrder, fmt::format("{} is not there", who)};
+  }
+  const ActivationValue& known = plan_.values.at(static_cast<std::size_t>(value));
+  if (known.activation == activation && known.is_gradient == is_gradient) return std::nullopt;
+  return Fault{FindingCode::CommOrder, fmt::format("{} is {}activation {}, expected {}", who,
+                                                   known.is_gradient ? "the gradient of " : "",
+                                                   known.activation, activation)};
 }
 
 const Placement* ActivationReplay::weight_cut(int module, int mesh_dim) const {
@@ -55,12 +120,28 @@ ActivationReplay::Fault ActivationReplay::wrong_layout(const std::string& who, i
 }
 
 std::optional<ActivationReplay::Fault> ActivationReplay::redistribute(const Step& step) {
-  const Redistribution& redistribution =
+  const Redistribution& change =
       plan_.redistributions.at(static_cast<std::size_t>(step.redistribution));
-  const Transition& transition = redistribution.transition;
-  const std::string name = activation_text(plan_, redistribution);
-  const std::vector<Placement> got = now_;
-  now_ = transition.after;
+  const Transition& transition = change.transition;
+  const std::string name = activation_text(plan_, change);
+  std::optional<Fault> fault = missing(change.from, change.activation, change.is_gradient, name);
+  const State* const source = find(change.from);
+  const State from = source == nullptr ? State{transition.before, {}} : *source;
+  State& to = states_[change.to];
+  const bool is_there = !to.layout.empty();
+  for (const auto& [reader, count] : from.readers)
+    to.readers[reader] += count;
+  const Layout before_add = to.layout;
+  to.layout = transition.after;
+  const bool adds_terms =
+      transition.op == RedistributeOp::AllReduce || transition.op == RedistributeOp::ReduceScatter;
+  const bool is_again = is_there && adds_terms && !change.is_added;
+  if (fault && !is_again) return fault;
+  if (change.is_added != is_there || (is_there && before_add != transition.after)) {
+    return Fault{is_again ? FindingCode::DoubleReduced : FindingCode::CommOrder,
+                 fmt::format("{} of the {}: there is {} to add it to", name_of(transition.op), name,
+                             is_there ? to_string(before_add) : "nothing")};
+  }
   std::vector<Placement> expected_after = transition.before;
   for (const int dim : transition.mesh_dims) {
     const auto at = static_cast<std::size_t>(dim);
@@ -77,79 +158,148 @@ std::optional<ActivationReplay::Fault> ActivationReplay::redistribute(const Step
                              name, plan_.mesh().names(transition.mesh_dims),
                              to_string(transition.before), to_string(transition.after))};
   }
-  if (got == transition.before) return std::nullopt;
-  const bool adds =
-      transition.op == RedistributeOp::AllReduce || transition.op == RedistributeOp::ReduceScatter;
-  return Fault{adds ? FindingCode::DoubleReduced : FindingCode::CommOrder,
+  if (from.layout == transition.before) return std::nullopt;
+  return Fault{adds_terms ? FindingCode::DoubleReduced : FindingCode::CommOrder,
                fmt::format("{} of the {}: the plan says it is {}, it is {}", name_of(transition.op),
-                           name, to_string(transition.before), to_string(got))};
+                           name, to_string(transition.before), to_string(from.layout))};
+}
+
+std::string ActivationReplay::wanted_along(int module, int mesh_dim, const Layout& input) const {
+  const ModuleSpec& spec = plan_.scenario.model.modules[static_cast<std::size_t>(module)];
+  const Placement& now = input[static_cast<std::size_t>(mesh_dim)];
+  const Placement* cut = weight_cut(module, mesh_dim);
+  if (is_partial(now)) return cut != nullptr && cuts(*cut, 0) ? "Replicate" : "no terms of a sum";
+  if (spec.type == ModuleType::Linear && cut != nullptr && cuts(*cut, 1)) {
+    const bool fits = cuts(now, features_) && split_factor_of(now) == split_factor_of(*cut);
+    return fits ? "" : fmt::format("as the columns of its weight, {}", to_string(*cut));
+  }
+  if (cut != nullptr && !is_norm(spec)) return is_whole(now) ? "" : "Replicate";
+  const bool takes_features = spec.type == ModuleType::Linear || spec.type == ModuleType::Embedding;
+  if ((takes_features || is_norm(spec)) && cuts(now, features_)) return "all features";
+  const bool takes_sequences = spec.type == ModuleType::AttentionCore;
+  if (takes_sequences && features_ > kSequenceDim && cuts(now, kSequenceDim))
+    return "whole sequences";
+  return "";
+}
+
+Placement ActivationReplay::output_along(int module, int mesh_dim, const Layout& input) const {
+  const Placement* cut = weight_cut(module, mesh_dim);
+  if (cut == nullptr) return input[static_cast<std::size_t>(mesh_dim)];
+  const bool is_embedding =
+      plan_.scenario.model.modules[static_cast<std::size_t>(module)].type == ModuleType::Embedding;
+  // Each rank computes the features of its rows; of an embedding those of its columns.
+  if (!cuts(*cut, is_embedding ? 1 : 0)) return Partial{};
+  if (const auto* strided = std::get_if<StridedShard>(cut))
+    return StridedShard{features_, strided->split_factor, false};
+  return Shard{features_};
 }
 
 std::optional<ActivationReplay::Fault> ActivationReplay::forward(int module) {
   const auto at_module = static_cast<std::size_t>(module);
-  const bool has_weight = weights_[at_module] >= 0;
+  const ModulePlan& planned = plan_.modules[at_module];
+  const std::vector<int> activations = inputs_of(plan_.scenario.model, module);
   std::optional<Fault> fault;
-  std::vector<Placement> output = now_;
+  std::vector<Layout> inputs;
+  for (std::size_t i = 0; i < activations.size(); ++i) {
+    const int value = planned.inputs.at(i);
+    if (!fault) fault = missing(value, activations[i], false, "its input");
+    const State* const input = find(value);
+    inputs.push_back(input == nullptr ? planned.layout.inputs.at(i) : input->layout);
+  }
+  Layout output = inputs[0];
   batch_dims_[at_module].clear();
   for (int dim = 0; dim < plan_.mesh().num_dims(); ++dim) {
     if (plan_.mesh().size(dim) == 1) continue;
     const auto at = static_cast<std::size_t>(dim);
-    const Placement& now = now_[at];
-    const Placement* cut = weight_cut(module, dim);
-    std::string wanted;
-    if (cut != nullptr && cuts(*cut, 0)) {
-      if (now != Placement{Replicate{}}) wanted = "Replicate";
-      // Each rank computes the features of its rows.
-      if (const auto* strided = std::get_if<StridedShard>(cut)) {
-        output[at] = StridedShard{1, strided->split_factor, false};
-      } else {
-        output[at] = Shard{1};
-      }
-    } else if (cut != nullptr) {
-      if (!cuts(now, 1) || !cuts_alike(now, *cut)) wanted = to_string(*cut);
-      output[at] = Partial{};
-    } else if (has_weight && !cuts(now, 0) && now != Placement{Replicate{}}) {
-      wanted = "Replicate or Shard(0)";
-    } else if (is_partial(now)) {
-      wanted = "no terms of a sum";
+    for (const Layout& input : inputs) {
+      std::string wanted = wanted_along(module, dim, input);
+      if (wanted.empty() && input[at] != inputs[0][at]) wanted = "as its first";
+      if (!fault && !wanted.empty()) fault = wrong_layout("its input", dim, input[at], wanted);
     }
-    if (cuts(now, 0)) batch_dims_[at_module].push_back(dim);
-    if (!fault && !wanted.empty()) fault = wrong_layout("its input", dim, now, wanted);
+    output[at] = output_along(module, dim, inputs[0]);
+    const Placement& first = inputs[0][at];
+    if (is_cut(first) && !cuts(first, features_)) batch_dims_[at_module].push_back(dim);
   }
-  inputs_[at_module] = now_;
+  inputs_[at_module] = std::move(inputs);
   outputs_[at_module] = output;
-  now_ = std::move(output);
+  states_[planned.output] = {std::move(output), {}};
   return fault;
 }
 
 std::optional<ActivationReplay::Fault> ActivationReplay::loss() {
-  // The gradient of the loss is placed as the loss takes the output.
-  const std::vector<Placement> got = std::exchange(now_, plan_.output);
-  for (int dim = 0; dim < plan_.mesh().num_dims(); ++dim) {
+  const int last = static_cast<int>(plan_.modules.size());
+  std::optional<Fault> fault = missing(plan_.loss.output, last, false, "the model's output");
+  const State* const output = find(plan_.loss.output);
+  const Layout now = output == nullptr ? plan_.output : output->layout;
+  for (int dim = 0; !fault && dim < plan_.mesh().num_dims(); ++dim) {
     const auto at = static_cast<std::size_t>(dim);
-    if (is_partial(got[at]))
-      return wrong_layout("the model's output", dim, got[at], "no terms of a sum");
-    if (got[at] == now_.at(at)) continue;
-    return wrong_layout("the model's output", dim, got[at], to_string(now_[at]));
+    if (is_partial(now[at])) {
+      fault = wrong_layout("the model's output", dim, now[at], "no terms of a sum");
+    } else if (now[at] != plan_.output.at(at)) {
+      fault = wrong_layout("the model's output", dim, now[at], to_string(plan_.output[at]));
+    }
+  }
+  states_[plan_.loss.gradient] = {gradient_placements(now), {{last, 1}}};
+  return fault;
+}
+
+std::optional<ActivationReplay::Fault> ActivationReplay::incomplete(int value,
+                                                                    int activation) const {
+  std::map<int, int> wanted;
+  for (const int reader : readers_[static_cast<std::size_t>(activation)])
+    ++wanted[reader];
+  const State* const found = find(value);
+  const std::map<int, int> got = found == nullptr ? std::map<int, int>{} : found->readers;
+  const ModelSpec& model = plan_.scenario.model;
+  for (const auto& [reader, count] : wanted) {
+    const auto part = got.find(reader);
+    const int times = part == got.end() ? 0 : part->second;
+    if (times == count) continue;
+    const std::string who = reader == static_cast<int>(plan_.modules.size())
+                                ? "the loss"
+                                : fmt::format("\"{}\"", module_name(model, reader));
+    return Fault{times < count ? FindingCode::UnreducedPartial : FindingCode::DoubleReduced,
+                 fmt::format("the gradient of its output has the part of {} {} times, expected {}",
+                             who, times, count)};
   }
   return std::nullopt;
 }
 
 std::optional<ActivationReplay::Fault> ActivationReplay::backward(int module) {
   const auto at_module = static_cast<std::size_t>(module);
-  const std::vector<Placement>& output = outputs_[at_module];
-  const std::vector<Placement>& input = inputs_[at_module];
-  std::optional<Fault> fault;
-  for (int dim = 0; dim < plan_.mesh().num_dims(); ++dim) {
+  const ModulePlan& planned = plan_.modules[at_module];
+  std::optional<Fault> fault =
+      missing(planned.output_gradient, module + 1, true, "the gradient of its output");
+  if (!fault) fault = incomplete(planned.output_gradient, module + 1);
+  const Layout& output = outputs_[at_module];
+  const State* const arrived = find(planned.output_gradient);
+  const Layout gradient = arrived == nullptr ? gradient_placements(output) : arrived->layout;
+  for (int dim = 0; !fault && dim < plan_.mesh().num_dims(); ++dim) {
     if (plan_.mesh().size(dim) == 1) continue;
     const auto at = static_cast<std::size_t>(dim);
     // All terms of a sum have the gradient of the sum.
     const Placement wanted = is_partial(output.at(at)) ? Placement{Replicate{}} : output[at];
-    if (!fault && now_[at] != wanted) {
-      fault = wrong_layout("the gradient of its output", dim, now_[at], to_string(wanted));
+    if (gradient[at] == wanted) continue;
+    fault = wrong_layout("the gradient of its output", dim, gradient[at], to_string(wanted));
+  }
+  const bool is_linear = plan_.scenario.model.modules[at_module].type == ModuleType::Linear;
+  for (std::size_t i = 0; i < planned.input_gradients.size(); ++i) {
+    const int value = planned.input_gradients[i];
+    if (value < 0) continue;
+    Layout left = inputs_[at_module][i];
+    for (int dim = 0; is_linear && dim < plan_.mesh().num_dims(); ++dim) {
+      const Placement* cut = weight_cut(module, dim);
+      if (cut != nullptr && cuts(*cut, 0)) left[static_cast<std::size_t>(dim)] = Partial{};
     }
-    const Placement* cut = weight_cut(module, dim);
-    now_[at] = cut != nullptr && cuts(*cut, 0) ? Placement{Partial{}} : input.at(at);
+    State& now = states_[value];
+    const bool is_there = !now.layout.empty();
+    if (!fault && (is_there != (planned.added_to.at(i) != 0) || (is_there && now.layout != left))) {
+      fault = Fault{FindingCode::CommOrder,
+                    fmt::format("the gradient of its input is {}, there is {} to add it to",
+                                to_string(left), is_there ? to_string(now.layout) : "nothing")};
+    }
+    now.layout = std::move(left);
+    ++now.readers[module];
   }
   return fault;
 }

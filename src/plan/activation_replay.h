@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,8 +11,9 @@
 
 namespace hpsim {
 
-/// Follows the activations of a model, and their gradients, through the steps of a plan, from the
-/// steps and the placements of the weights alone: it does not read Plan::modules or
+/// Follows the activations of a model, and their gradients, through the steps of a plan: from the
+/// steps, the wiring of values and the placements of the weights alone. It does not read the
+/// layouts of Plan::values and Plan::modules (but to go on after a fault) or
 /// PlannedParameter::partial_dims, and so can say whether these are right.
 class ActivationReplay {
  public:
@@ -26,32 +28,56 @@ class ActivationReplay {
   /// What is wrong with the next step, if anything is:
   ///
   ///   a module gets terms of a sum where it needs the sum       UNREDUCED_PARTIAL
-  ///   terms are added that are none                             DOUBLE_REDUCED
-  ///   any other layout than the module can compute with         COMM_ORDER
+  ///   a gradient lacks what a reader of its activation left     UNREDUCED_PARTIAL
+  ///   terms are added that are none, or a reader's twice        DOUBLE_REDUCED
+  ///   any other layout than the module can compute with, or a
+  ///   value that is of another activation or is not there       COMM_ORDER
   ///   a redistribution that is not what its layouts ask for     COMM_SHAPE
   [[nodiscard]] std::optional<Fault> take(const Step& step);
 
-  /// Mesh dims of more than one rank along which the forward of `module` saw different samples: the
-  /// gradients of its parameters are Partial there. \pre its forward was taken
+  /// Mesh dims of more than one rank along which the forward of `module` saw different samples or
+  /// positions: the gradients of its parameters are Partial there. \pre its forward was taken
   [[nodiscard]] const MeshDims& batch_dims(int module) const {
     return batch_dims_.at(static_cast<std::size_t>(module));
   }
 
  private:
-  /// Along `mesh_dim`: the tensor dim of the module's weight that is cut; -1: none.
-  [[nodiscard]] const Placement* weight_cut(int module, int mesh_dim) const;
+  using Layout = std::vector<Placement>;
+
+  /// What there is of a value.
+  struct State {
+    Layout layout;
+    std::map<int, int> readers;  ///< of a gradient: how often each reader's part is in it
+  };
+
+  void begin_step();
   std::optional<Fault> redistribute(const Step& step);
   std::optional<Fault> forward(int module);
   std::optional<Fault> loss();
   std::optional<Fault> backward(int module);
+  void forget(const std::vector<int>& values);
+
+  /// What there is of a value; where its redistribution was left out, of what that would have
+  /// changed. Null: there is nothing.
+  [[nodiscard]] const State* find(int value) const;
+  /// Why a value cannot be read as that activation, if it cannot.
+  [[nodiscard]] std::optional<Fault> missing(int value, int activation, bool is_gradient,
+                                             const std::string& who) const;
+  [[nodiscard]] std::optional<Fault> incomplete(int value, int activation) const;
+  [[nodiscard]] const Placement* weight_cut(int module, int mesh_dim) const;
+  [[nodiscard]] std::string wanted_along(int module, int mesh_dim, const Layout& input) const;
+  [[nodiscard]] Placement output_along(int module, int mesh_dim, const Layout& input) const;
   [[nodiscard]] Fault wrong_layout(const std::string& who, int mesh_dim, const Placement& got,
                                    const std::string& wanted) const;
 
   const Plan& plan_;
-  std::vector<int> weights_;                    ///< per module: parameter, or -1
-  std::vector<Placement> now_;                  ///< of the activation, or its gradient in backward
-  std::vector<std::vector<Placement>> inputs_;  ///< of the modules' forwards
-  std::vector<std::vector<Placement>> outputs_;
+  int features_;                             ///< tensor dim of the features
+  std::vector<int> weights_;                 ///< per module: parameter, or -1
+  std::vector<std::vector<int>> readers_;    ///< per activation: modules; their number: the loss
+  std::map<int, State> states_;              ///< values that there are
+  std::vector<int> sources_;                 ///< per value: what is redistributed to it, or -1
+  std::vector<std::vector<Layout>> inputs_;  ///< of the modules' forwards
+  std::vector<Layout> outputs_;
   std::vector<MeshDims> batch_dims_;
 };
 

@@ -7,6 +7,7 @@
 
 #include "plan/activation_part.h"
 #include "plan/activation_replay.h"
+#include "plan/loss_collective.h"
 #include "plan/plan_checks.h"
 
 namespace hpsim {
@@ -26,13 +27,12 @@ class Replay {
  public:
   explicit Replay(const Plan& plan) : plan_(plan), state_(plan.buckets.size()) {
     const auto& model = plan.scenario.model;
-    buckets_of_module_.resize(model.is_elementwise() ? model.elementwise.size()
-                                                     : model.modules.size());
-    for (std::size_t p = 0; p < plan.parameters.size(); ++p) {
-      const auto module = static_cast<std::size_t>(plan.scenario.parameters[p].module);
-      std::vector<int>& buckets = buckets_of_module_.at(module);
-      const int bucket = plan.parameters[p].bucket;
-      if (buckets.empty() || buckets.back() != bucket) buckets.push_back(bucket);
+    for (const std::vector<int>& parameters : parameters_of_modules(plan.scenario)) {
+      std::vector<int>& buckets = buckets_of_module_.emplace_back();
+      for (const int p : parameters) {
+        const int bucket = plan.parameter(p).bucket;
+        if (buckets.empty() || buckets.back() != bucket) buckets.push_back(bucket);
+      }
     }
     for (BucketState& state : state_) {
       const Bucket& bucket = plan.buckets[index_of(state)];
@@ -168,6 +168,9 @@ class Replay {
     expect(!fault, fault ? fault->code : FindingCode::CommOrder, step,
            [&] { return fault->message; });
     if (!fault && step.kind == StepKind::Redistribute) check_redistribution(step);
+    if (step.kind != StepKind::Loss) return;
+    expect(step.collective == loss_collective(plan_), FindingCode::CommShape, step,
+           [] { return "its collective is not that of its layout"; });
   }
 
   void replay(const Step& step) {

@@ -59,8 +59,9 @@ class Facts {
 
   [[nodiscard]] GroupFact sharded_group() const {
     GroupFact fact{GroupKind::Sharded, parameter_.sharded_group, {}, {}};
-    fact.steps = steps_where(
-        [](const Step& s) { return s.collective && s.collective->op != CollectiveOp::AllReduce; });
+    fact.steps = steps_where([](const Step& s) {
+      return s.kind == StepKind::Unshard || s.kind == StepKind::ReduceScatter;
+    });
     if (fact.group.dims.empty()) {
       fact.why = "fully_shard does not cut it: there is nothing to gather or to scatter";
     } else if (fact.group.size == 1) {
@@ -92,11 +93,12 @@ class Facts {
                      ? "fully_shard leaves it alone"
                      : "dp_size 1: no copies in the fully_shard domain (multi-dim RFC 2.2.5)";
     } else if (reduced.empty()) {
-      fact.why = fmt::format("the batch is not split over {}: copies compute one gradient",
-                             names(fact.group.dims));
+      fact.why = fmt::format("copies along {} compute one gradient: {}", names(fact.group.dims),
+                             why_complete(fact.group.dims.back()));
     } else if (plan_.mesh().size(reduced) < fact.group.size) {
       fact.why = fmt::format(
-          "dp_size {} > 1 (multi-dim RFC 2.2.2); over {} only, elsewhere the batch is not split",
+          "dp_size {} > 1 (multi-dim RFC 2.2.2); over {} only, elsewhere ranks see the same "
+          "samples",
           fact.group.size, names(reduced));
     } else {
       fact.why = fmt::format("dp_size {} > 1: copies saw different samples (multi-dim RFC 2.2.2)",

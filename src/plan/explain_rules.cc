@@ -77,8 +77,12 @@ class Rules {
     const ParameterSpec& spec = scenario_.parameters[static_cast<std::size_t>(p_)];
     if (!scenario_.styles.empty() && scenario_.roles.tp_dim == mesh_dim) {
       const ParallelStyle style = scenario_.styles[static_cast<std::size_t>(spec.module)];
-      const bool is_of_style = (style == ParallelStyle::Colwise && cuts(placement(mesh_dim), 0)) ||
-                               (style == ParallelStyle::Rowwise && cuts(placement(mesh_dim), 1));
+      // Rows of an embedding are its vocabulary, its input features.
+      const bool is_embedding = spec.kind == ParameterSpec::Kind::EmbeddingWeight;
+      const bool cuts_output = cuts(placement(mesh_dim), is_embedding ? 1 : 0);
+      const bool is_rowwise = style == ParallelStyle::Rowwise || style == ParallelStyle::RowwiseSp;
+      const bool is_of_style =
+          style == ParallelStyle::Colwise ? cuts_output : is_rowwise && !cuts_output;
       if (is_of_style) return fmt::format("style {} of its module", name_of(style));
     }
     return "as the scenario's placements say";

@@ -7,14 +7,10 @@
 
 namespace hpsim {
 
-ParameterReplay::ParameterReplay(const Plan& plan) : plan_(plan) {
-  const ModelSpec& model = plan.scenario.model;
-  parameters_of_module_.resize(std::max(model.modules.size(), model.elementwise.size()));
-  for (int p = 0; p < static_cast<int>(plan.parameters.size()); ++p) {
-    states_.push_back({plan.parameter(p).sharded, {}});
-    const int module = plan.scenario.parameters.at(static_cast<std::size_t>(p)).module;
-    parameters_of_module_.at(static_cast<std::size_t>(module)).push_back(p);
-  }
+ParameterReplay::ParameterReplay(const Plan& plan)
+    : plan_(plan), parameters_of_module_(parameters_of_modules(plan.scenario)) {
+  for (const PlannedParameter& parameter : plan.parameters)
+    states_.push_back({parameter.sharded, {}});
 }
 
 std::vector<ParameterReplay::Fault> ParameterReplay::take(const Step& step) {

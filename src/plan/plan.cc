@@ -14,6 +14,7 @@ std::string activation_text(const Plan& plan, const Redistribution& redistributi
 }
 
 std::string payload_text(const Plan& plan, const Step& step) {
+  if (step.kind == StepKind::Loss) return kLossPayload;
   if (step.redistribution < 0)
     return fmt::format("unit \"{}\"", plan.unit_name(plan.bucket(step.bucket)));
   return activation_text(plan,
@@ -22,10 +23,12 @@ std::string payload_text(const Plan& plan, const Step& step) {
 
 std::vector<std::string> units_of_modules(const Plan& plan) {
   std::vector<std::string> units(plan.scenario.model.modules.size());
-  for (std::size_t p = 0; p < plan.parameters.size() && !units.empty(); ++p) {
-    const Bucket& bucket = plan.bucket(plan.parameters[p].bucket);
-    if (bucket.is_ignored) continue;
-    units.at(static_cast<std::size_t>(plan.scenario.parameters[p].module)) = plan.unit_name(bucket);
+  const std::vector<std::vector<int>> parameters = parameters_of_modules(plan.scenario);
+  for (std::size_t module = 0; module < units.size(); ++module) {
+    for (const int p : parameters[module]) {
+      const Bucket& bucket = plan.bucket(plan.parameter(p).bucket);
+      if (!bucket.is_ignored) units[module] = plan.unit_name(bucket);
+    }
   }
   return units;
 }

@@ -77,21 +77,61 @@ struct Bucket {
   [[nodiscard]] PerCoordinate gathered_elems() const { return row_elems.times(sharded_group.size); }
 };
 
+/// An activation, or its gradient, in one layout.
+struct ActivationValue {
+  int activation = 0;  ///< 0: the model's input; m + 1: the output of module m
+  bool is_gradient = false;
+  std::int64_t features = 0;  ///< on all ranks together
+  std::vector<Placement> layout;
+};
+
+/// What a module reads and writes: indices into Plan::values, and when their memory is free.
+struct ModulePlan {
+  ModuleLayout layout;
+  std::vector<int> inputs;           ///< like inputs_of
+  int output = -1;                   ///< as it computes it
+  int output_gradient = -1;          ///< -1: nothing needs its backward
+  std::vector<int> input_gradients;  ///< like inputs; -1: nothing before it needs one
+  std::vector<int> added_to;         ///< like inputs; 1: the gradient is added to what is there
+  std::vector<int> before;           ///< redistributions before its forward; into
+                                     ///< Plan::redistributions
+  std::vector<int> after;            ///< after its forward
+  std::vector<int> before_backward;
+  std::vector<int> after_backward;
+  std::vector<int> freed_after_forward;  ///< values of no more use
+  std::vector<int> freed_after_backward;
+};
+
+/// The same of the loss.
+struct LossPlan {
+  std::vector<int> before;
+  std::vector<int> after;
+  int output = -1;    ///< the model's output, as the loss takes it
+  int gradient = -1;  ///< of it
+  std::vector<int> freed;
+};
+
 /// One change of the layout of an activation, or of its gradient.
 struct Redistribution {
-  int activation = 0;  ///< the input of that module; number of modules: the output of the model
-  int asked_by = -1;   ///< module that takes it so, or hands it on so; -1: the loss
+  int from = -1;          ///< into Plan::values
+  int to = -1;            ///< likewise
+  bool is_added = false;  ///< to what others left in `to`
+  int activation = 0;     ///< 0: the model's input; m + 1: the output of module m
+  int asked_by = -1;      ///< module that takes it so, or hands it on so; -1: the loss
   bool is_gradient = false;
   std::int64_t features = 0;  ///< of the activation, on all ranks together
   Transition transition;
+  std::vector<int> freed;  ///< values of no more use after it
 };
 
 /// The SPMD plan: what every executor runs, the memory ledger counts and reports print. It speaks
 /// in mesh dims, never in ranks.
 struct Plan {
   Scenario scenario;
-  std::vector<PlannedParameter> parameters;     ///< like Scenario::parameters
-  std::vector<ModuleLayout> modules;            ///< like ModelSpec::modules
+  std::vector<PlannedParameter> parameters;  ///< like Scenario::parameters
+  std::vector<ActivationValue> values;       ///< of one optimizer step
+  std::vector<ModulePlan> modules;           ///< like ModelSpec::modules
+  LossPlan loss;
   std::vector<Placement> output;                ///< layout in which the loss takes it
   std::vector<Bucket> buckets;                  ///< by unit, in the order of first use
   std::vector<Redistribution> redistributions;  ///< of one optimizer step, in order
@@ -118,8 +158,11 @@ struct Plan {
 /// "gradient of the input of \"up\"".
 [[nodiscard]] std::string activation_text(const Plan& plan, const Redistribution& redistribution);
 
-/// What a collective carries: "unit \"l0\"", or the activation_text of its redistribution.
-/// \pre the step has a bucket or a redistribution
+/// What the collective of a loss carries.
+inline constexpr const char* kLossPayload = "statistics of the loss";
+
+/// What a collective carries: "unit \"l0\"", the activation_text of its redistribution, or
+/// kLossPayload. \pre the step has a collective
 [[nodiscard]] std::string payload_text(const Plan& plan, const Step& step);
 
 /// The name of the unit of every module; empty for modules without parameters.

@@ -161,9 +161,10 @@ Json explain_json(const Plan& plan, const ExplainView& view) {
           {"scenario", {{"name", scenario.name}, {"file", scenario.file}, {"hash", scenario.hash}}},
           {"world_size", mesh.num_ranks()},
           {"mesh", {{"shape", mesh.shape()}, {"mesh_dim_names", names}}},
-          {"parameters", list_json(view.parameters, [&](int p) {
-             return writer.parameter(explainer.explain(p, coordinate));
-           })}};
+          {"parameters",
+           list_json(view.parameters,
+                     [&](int p) { return writer.parameter(explainer.explain(p, coordinate)); })},
+          {"activations", activations_json(plan)}};
 }
 
 }  // namespace hpsim

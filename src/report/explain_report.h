@@ -18,14 +18,23 @@ struct ExplainView {
   bool full = false;  ///< long lists are not folded, ranks are listed whatever their number
 };
 
-/// Header, then a section per parameter: where its elements live with the ranks that hold them, the
-/// placement along each mesh dim with its rule, groups, gradient, its way through optimizer step 0.
-/// Lines have at most 100 columns where names allow.
+/// Header, the activations of a model where nothing is told in detail, then a section per
+/// parameter: where its elements live with the ranks that hold them, the placement along each mesh
+/// dim with its rule, groups, gradient, its way through optimizer step 0. Lines have at most 100
+/// columns where names allow.
 [[nodiscard]] std::string explain_text(const Plan& plan, const ExplainView& view, bool color);
 
 /// The same facts: {"explain": 1, "scenario", "world_size", "parameters": [an entry of the report's
-/// `parameters`, with "unit", "dims", "cuts", "groups", "gradient", "scale", "life", "rank"]}.
+/// `parameters`, with "unit", "dims", "cuts", "groups", "gradient", "scale", "life", "rank"],
+/// "activations"}.
 [[nodiscard]] nlohmann::ordered_json explain_json(const Plan& plan, const ExplainView& view);
+
+/// The layouts of activations along the model, and what changes them: a line per module. Empty if
+/// the model is elementwise.
+[[nodiscard]] std::string activations_text(const Plan& plan, const TextStyle& style);
+
+/// [{"module", "type", "inputs", "output", "given", "input_gradients", "redistributions"}]
+[[nodiscard]] nlohmann::ordered_json activations_json(const Plan& plan);
 
 /// Where the elements of a parameter live: a picture of the tensor where one or two of its dims are
 /// cut into few parts, else a line per run of parts.

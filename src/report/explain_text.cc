@@ -78,7 +78,9 @@ class Section {
           ", fused with {}",
           counted(static_cast<std::int64_t>(bucket_.parameters.size()) - 1, "other parameter"));
     }
-    return painted(parameter_.name, Ink::Bold, style_.color) + rest + "\n";
+    const std::string name = painted(parameter_.name, Ink::Bold, style_.color);
+    if (columns_of(parameter_.name + rest) <= kTextWidth) return name + rest + "\n";
+    return name + "\n" + wrapped(rest, kIndent, kTextWidth);
   }
 
   /// "RaggedShard((0,), (2, 2, 2, 1)) -> Replicate", or one of them if they are the same.
@@ -371,6 +373,7 @@ std::string explain_text(const Plan& plan, const ExplainView& view, bool color) 
                                     ? mesh.coordinate_of(*view.rank)
                                     : Coordinate(static_cast<std::size_t>(mesh.num_dims()), 0);
   std::string text = header_text(plan.scenario, "explain", style);
+  if (!view.in_detail) text += activations_text(plan, style);
   const bool folds = !view.full && view.parameters.size() > kMaxParameters;
   const std::size_t shown = folds ? kMaxParameters - 1 : view.parameters.size();
   for (std::size_t i = 0; i < shown; ++i) {

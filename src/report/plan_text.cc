@@ -202,6 +202,10 @@ class PlanText {
               .why = footnotes_.label(step.why)};
     line.work.resize(5);
     if (step.kind == StepKind::ScaleGradient) line.work[4] = format_factor(step.local_scale);
+    if (step.redistribution >= 0) {
+      const auto at = static_cast<std::size_t>(step.redistribution);
+      line.work[0] = dims_text(plan_.mesh(), plan_.redistributions.at(at).transition.mesh_dims);
+    }
     if (!step.collective) return line;
     const CollectiveSpec& spec = *step.collective;
     line.work[0] = dims_text(plan_.mesh(), spec.dims);
@@ -294,9 +298,11 @@ class PlanText {
                                                std::size_t length, std::size_t count) {
     const Line& first = lines[begin + length];
     const Line& last = lines[begin + length * (count - 1)];
+    constexpr std::size_t kNameColumns = 24;  // of each, so that the line is not too long
     return fmt::format("… the same{} for {} more: {} to {} ({} to {})",
                        length == 1 ? std::string() : fmt::format(" {} steps", length), count - 1,
-                       first.of, last.of, first.index, lines[begin + length * count - 1].index);
+                       elided(first.of, kNameColumns), elided(last.of, kNameColumns), first.index,
+                       lines[begin + length * count - 1].index);
   }
 
   /// Leaves out the middle of what is still too long.

@@ -181,16 +181,22 @@ std::vector<PayloadReport> payload_reports(const Plan& plan) {
     reports.push_back({.unit = asker < 0 ? "" : units.at(static_cast<std::size_t>(asker)),
                        .activation = activation_text(plan, redistribution)});
   }
+  reports.push_back({.activation = kLossPayload});
   return reports;
 }
 
 CollectiveReport collective_report(const Plan& plan, const Step& step, std::int64_t seq) {
   const auto num_buckets = static_cast<int>(plan.buckets.size());
+  int payload = step.bucket;
+  if (step.redistribution >= 0) payload = num_buckets + step.redistribution;
+  if (step.kind == StepKind::Loss) {
+    payload = num_buckets + static_cast<int>(plan.redistributions.size());
+  }
   return {.seq = seq,
           .phase = step.phase,
           .step = step.step,
           .micro_batch = step.micro_batch,
-          .payload = step.redistribution < 0 ? step.bucket : num_buckets + step.redistribution,
+          .payload = payload,
           .partial = step.partial,
           .spec = step.collective.value()};
 }

@@ -13,7 +13,7 @@ namespace hpsim {
 ///   "steps": 0               expected an integer of at least 1, found 0
 ///   "micro_batches": 1       fine: a key that is not supported yet may have its default
 ///   "micro_batches": 2       not supported yet
-///   "loss": "cross_entropy"  not supported yet
+///   "dtype": "float16"       not supported yet
 void check_types(const JsonCursor& root, Problems& problems);
 
 }  // namespace hpsim

@@ -88,9 +88,37 @@ std::vector<SourcePosition> locate(std::string_view text,
   return places;
 }
 
+std::string module_pointer(const ModelSpec& model, int module) {
+  using Kind = ModuleGroup::Kind;
+  const std::vector<ModuleGroup>& groups = model.groups;
+  std::string pointer = "/model";
+  std::size_t next = 0;  // the first group that may lie at `at`
+  int at = 0;
+  for (int index = 0; at <= module; ++index) {
+    const bool is_group = next < groups.size() && groups[next].first == at;
+    const int end = is_group ? groups[next].end : at + 1;
+    if (module >= end) {
+      at = end;
+      while (next < groups.size() && groups[next].first < end)
+        ++next;
+      continue;
+    }
+    const bool is_sum =
+        !is_group && model.modules[static_cast<std::size_t>(module)].type == ModuleType::Add;
+    if (is_sum) return pointer.substr(0, pointer.rfind('/'));
+    if (!pointer.ends_with("/module")) pointer += fmt::format("/{}", index);
+    if (!is_group) break;
+    const Kind kind = groups[next++].kind;
+    if (kind == Kind::Attention || kind == Kind::Mlp) break;
+    pointer += kind == Kind::Repeat ? "/module" : "/modules";
+    index = -1;
+  }
+  return pointer;
+}
+
 std::string parameter_pointer(const Scenario& scenario, const ParameterSpec& parameter) {
   if (scenario.model.is_elementwise()) return "/parameters/" + pointer_token(parameter.name);
-  return fmt::format("/model/{}", parameter.module);
+  return module_pointer(scenario.model, parameter.module);
 }
 
 }  // namespace hpsim

@@ -24,6 +24,14 @@ namespace hpsim {
 [[nodiscard]] std::vector<SourcePosition> locate(std::string_view text,
                                                  const std::vector<std::string>& pointers);
 
+/// Pointer to the module of the file that a module of the model came from.
+///
+///   l0             "/model/0"
+///   res.attn.wq    "/model/1/modules/0", the attention
+///   res.add        "/model/1"
+///   blocks.7.l1    "/model/2/module/modules/1"
+[[nodiscard]] std::string module_pointer(const ModelSpec& model, int module);
+
 /// Pointer to what the file says of a parameter of the scenario: its entry of `parameters`, or its
 /// module in `model`.
 ///

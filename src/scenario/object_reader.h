@@ -20,6 +20,8 @@ class ObjectReader {
   /// \pre `at` is an object. `object` is its type in the key table.
   ObjectReader(JsonCursor at, std::string object, Problems& problems);
 
+  /// The object itself.
+  [[nodiscard]] const JsonCursor& at() const { return at_; }
   [[nodiscard]] bool has(std::string_view key) const;
   /// Whether the key is given and something is wrong with its value.
   [[nodiscard]] bool is_bad(std::string_view key) const;

@@ -71,7 +71,7 @@ void read_sections(const ObjectReader& root, Scenario& scenario) {
   const std::optional<ModelSpec> model = read_model(root);
   scenario.numerics = read_numerics(root);
   scenario.fully_shard = read_fully_shard(root, roles, model);
-  scenario.data = read_data(root, mesh, roles, scenario.numerics.mode);
+  scenario.data = read_data(root, mesh, roles, model, scenario.numerics.mode);
   scenario.training = read_training(root, scenario.numerics.mode, scenario.data.init);
   if (mesh) scenario.mesh = *mesh;
   if (roles) scenario.roles = *roles;

@@ -1,9 +1,7 @@
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <map>
-
-#include "base/check.h"
+#include "scenario/check_modules.h"
+#include "scenario/locate.h"
 #include "scenario/pattern_matcher.h"
 #include "scenario/sections.h"
 
@@ -56,151 +54,68 @@ std::optional<ModelSpec> read_elementwise(const ObjectReader& scenario) {
   return model;
 }
 
-ModuleType module_type_of(std::string_view name) {
-  for (const ModuleType type : {ModuleType::Linear, ModuleType::Relu, ModuleType::Tanh,
-                                ModuleType::Silu, ModuleType::Gelu}) {
-    if (name_of(type) == name) return type;
-  }
-  HPSIM_CHECK(false, "module type \"{}\" passed the type check", name);
-  return ModuleType::Linear;
-}
-
-ModuleSpec read_module(const ObjectReader& module, std::size_t index) {
-  ModuleSpec spec;
-  spec.name = module.string("name").value_or(std::to_string(index));
-  spec.type = module_type_of(module.variant());
-  if (spec.type == ModuleType::Linear) {
-    spec.in_features = module.integer("in_features").value_or(1);
-    spec.out_features = module.integer("out_features").value_or(1);
-    spec.bias = module.boolean("bias").value_or(true);
-  } else if (spec.type == ModuleType::Gelu) {
-    spec.tanh_approximation = module.string("approximate") == "tanh";
-  }
-  return spec;
-}
-
-/// Names must be usable in fully qualified names, and unique.
-void check_module_name(const ObjectReader& module, const ModuleSpec& spec, std::size_t index,
-                       std::map<std::string, std::size_t>& indices) {
-  Problems& problems = module.problems();
-  if (module.is_bad("name")) return;
-  const JsonCursor at = module.where("name");
-  if (spec.name.empty() || spec.name.find('.') != std::string::npos) {
-    problems.add(
-        at,
-        spec.name.empty()
-            ? fmt::format("module {} has an empty name", index)
-            : fmt::format("the name {} of module {} contains a dot", in_quotes(spec.name), index),
-        "dots separate the parts of \"module.weight\"; leave \"name\" out to use the index");
-  }
-  const auto [entry, is_new] = indices.emplace(spec.name, index);
-  if (is_new) return;
-  problems.add(at,
-               fmt::format("modules {} and {} both have the name {}", entry->second, index,
-                           in_quotes(spec.name)),
-               "give every module a name of its own; the default is its index");
-}
-
-/// out_features of a linear must be in_features of the next.
-void check_features(const std::vector<ObjectReader>& readers, const ModelSpec& model) {
-  std::optional<std::size_t> previous;
-  for (std::size_t i = 0; i < model.modules.size(); ++i) {
-    const ModuleSpec& module = model.modules[i];
-    if (module.type != ModuleType::Linear) continue;
-    if (previous && !readers[i].is_bad("in_features") &&
-        !readers[*previous].is_bad("out_features")) {
-      const ModuleSpec& before = model.modules[*previous];
-      if (before.out_features != module.in_features) {
-        readers[i].problems().add(
-            readers[i].where("in_features"),
-            fmt::format("{} takes {} features, but {} before it gives {}", in_quotes(module.name),
-                        module.in_features, in_quotes(before.name), before.out_features),
-            fmt::format("make both the same number: in_features {}, or out_features {} in {}",
-                        before.out_features, module.in_features, in_quotes(before.name)));
-      }
-    }
-    previous = i;
-  }
-}
-
-/// The shape of a sample is that of the input of the first linear; elementwise functions before it
-/// do not change it.
-void check_sample_shape(const ObjectReader& scenario, const ModelSpec& model) {
-  const ObjectReader data = scenario.object("data", "Data");
-  const auto linear =
-      std::find_if(model.modules.begin(), model.modules.end(),
-                   [](const ModuleSpec& module) { return module.type == ModuleType::Linear; });
-  if (linear == model.modules.end() || data.is_bad("sample_shape")) return;
-  const std::string way_out =
-      fmt::format("\"data\": {{\"sample_shape\": [{}]}}", linear->in_features);
-  const auto shape = data.integers("sample_shape");
-  if (!shape) {
-    if (linear == model.modules.begin()) return;
-    scenario.problems().add(
-        data.where("sample_shape"),
-        fmt::format("data.sample_shape is missing: the first module, {}, is no linear",
-                    in_quotes(model.modules.front().name)),
-        "add " + way_out);
-  } else if (shape->size() != 1) {
-    scenario.problems().add(
-        data.where("sample_shape"),
-        fmt::format("not supported yet: samples of {} dims, {}", shape->size(), to_string(*shape)),
-        fmt::format("this version takes one dim, here {}", way_out));
-  } else if (shape->back() != linear->in_features) {
-    scenario.problems().add(
-        data.where("sample_shape"),
-        fmt::format("samples have {} features, but {} takes {}", shape->back(),
-                    in_quotes(linear->name), linear->in_features),
-        "write " + way_out + (linear == model.modules.begin() ? ", or leave it out" : ""));
-  }
-}
-
-/// Sizes in which something is wrong are 1. Nothing if it is unknown what some module computes.
+/// Sizes in which something is wrong are 1. Nothing if it is unknown what some module computes, or
+/// if there are too many to go on.
 std::optional<ModelSpec> read_modules(const ObjectReader& scenario) {
-  const std::vector<JsonCursor> elements = scenario.elements("model");
   Problems& problems = scenario.problems();
-  std::vector<ObjectReader> readers;
-  ModelSpec model;
-  std::map<std::string, std::size_t> indices;
-  for (const JsonCursor& at : elements) {
-    if (!at.value->is_object()) return std::nullopt;
-    ObjectReader reader(at, "Module", problems);
-    if (reader.is_bad("type") || reader.variant().empty()) return std::nullopt;
-    const std::size_t index = readers.size();
-    ModuleSpec spec = read_module(reader, index);
-    check_module_name(reader, spec, index, indices);
-    readers.push_back(std::move(reader));
-    model.modules.push_back(std::move(spec));
-  }
-  const bool has_linear =
-      std::any_of(model.modules.begin(), model.modules.end(),
-                  [](const ModuleSpec& module) { return module.type == ModuleType::Linear; });
-  if (!has_linear) {
+  const auto modules = read_module_tree(scenario);
+  if (!modules) return std::nullopt;
+  if (!modules->empty() && !check_num_operations(scenario, *modules)) return std::nullopt;
+  check_heads(*modules);
+  LoweredModel lowered = lower_modules(*modules);
+  if (list_parameters(lowered.model).empty()) {
     if (scenario.is_bad("model")) return std::nullopt;
     problems.add(scenario.where("model"),
-                 model.modules.empty()
+                 modules->empty()
                      ? "the model has no modules"
                      : fmt::format("none of the {} modules of the model has parameters",
-                                   model.modules.size()),
+                                   num_nodes(*modules)),
                  R"(add one, such as {"type": "linear", "in_features": 8, "out_features": 4})");
     return std::nullopt;
   }
-  check_features(readers, model);
-  check_sample_shape(scenario, model);
-  return model;
+  check_features(*modules);
+  check_embeddings(lowered);
+  lowered.model.positions = read_positions(scenario, *modules, lowered);
+  check_numel(lowered);
+  read_ties(lowered);
+  return std::move(lowered.model);
 }
 
-void check_numel(const ObjectReader& scenario, const ModelSpec& model) {
-  const std::vector<JsonCursor> elements = scenario.elements("model");
-  for (std::size_t i = 0; i < model.modules.size(); ++i) {
-    const ModuleSpec& module = model.modules[i];
-    if (module.type != ModuleType::Linear) continue;
-    if (checked_num_elems({module.out_features, module.in_features})) continue;
+/// A weight that two modules use is gathered and reduced by the unit of one of them.
+void check_ties_in_units(const ObjectReader& scenario, const ModelSpec& model,
+                         const std::vector<int>& ignored, const std::vector<ModelPart>& parts,
+                         const std::vector<int>& owners) {
+  const std::vector<ParameterSpec> parameters = list_parameters(model);
+  std::vector<bool> is_left_alone(model.modules.size());
+  for (const int p : ignored) {
+    const ParameterSpec& parameter = parameters[static_cast<std::size_t>(p)];
+    const bool is_weight = parameter.kind == ParameterSpec::Kind::LinearWeight ||
+                           parameter.kind == ParameterSpec::Kind::EmbeddingWeight;
+    if (is_weight) is_left_alone[static_cast<std::size_t>(parameter.module)] = true;
+  }
+  const auto unit = [&](std::size_t module) {
+    const int owner = owners[module];
+    return owner < 0
+               ? std::string("the root unit")
+               : fmt::format("unit {}", in_quotes(parts[static_cast<std::size_t>(owner)].name));
+  };
+  for (std::size_t m = 0; m < model.modules.size(); ++m) {
+    if (model.modules[m].tied_to < 0) continue;
+    const auto first = static_cast<std::size_t>(model.modules[m].tied_to);
+    if (owners[m] == owners[first] || is_left_alone[first]) continue;
+    const std::string pointer = module_pointer(model, static_cast<int>(m)) + "/tied_to";
+    const std::string name = in_quotes(model.modules[m].name);
+    const std::string first_name = in_quotes(model.modules[first].name);
     scenario.problems().add(
-        elements[i],
-        fmt::format("the weight of {}, {} * {}, has more than 2^63 - 1 elements",
-                    in_quotes(module.name), module.out_features, module.in_features),
-        "make it smaller");
+        {&scenario.at().value->at(Json::json_pointer(pointer)), pointer},
+        fmt::format("{} is in {}, but its weight is that of {}, in {}: a unit gathers and reduces "
+                    "its own parameters when its own modules are done, so the gradient of a weight "
+                    "in two units would be reduced twice, or before it is complete",
+                    name, unit(m), first_name, unit(first)),
+        fmt::format("name a unit that holds both, or let \"units\" name neither {} nor {}: both "
+                    "are then in the root unit",
+                    first_name, name));
+    return;
   }
 }
 
@@ -219,23 +134,25 @@ std::optional<ModelSpec> read_model(const ObjectReader& scenario) {
     return std::nullopt;
   }
   if (has_parameters) return read_elementwise(scenario);
-  std::optional<ModelSpec> model = read_modules(scenario);
-  if (model) check_numel(scenario, *model);
-  return model;
+  return read_modules(scenario);
 }
 
 std::vector<UnitSpec> read_units(const ObjectReader& scenario, const ModelSpec& model,
                                  const std::vector<int>& ignored) {
   const ObjectReader fully_shard = scenario.object("fully_shard", "FullyShard");
-  const auto patterns = fully_shard.strings("units");
+  const auto given = fully_shard.strings("units");
+  const std::vector<std::string> patterns = given.value_or(std::vector<std::string>{});
   const std::vector<JsonCursor> elements = fully_shard.elements("units");
-  PatternMatcher matcher(unit_names(model), model.is_elementwise() ? "parameter" : "module",
+  const std::vector<ModelPart> parts = model_parts(model);
+  PatternMatcher matcher(names_of(parts), model.is_elementwise() ? "parameter" : "module",
                          scenario.problems());
-  for (std::size_t i = 0; patterns && i < patterns->size(); ++i)
-    static_cast<void>(matcher.matches_of((*patterns)[i], elements[i]));
+  for (std::size_t i = 0; i < patterns.size(); ++i)
+    static_cast<void>(matcher.matches_of(patterns[i], elements[i]));
   if (!scenario.problems().empty()) return {};
-  return assign_units(model, list_parameters(model), patterns.value_or(std::vector<std::string>{}),
-                      patterns.has_value(), ignored);
+  const std::vector<ParameterSpec> parameters = list_parameters(model);
+  check_ties_in_units(scenario, model, ignored, parts,
+                      unit_owners(model, parts, patterns, given.has_value()));
+  return assign_units(model, parameters, patterns, given.has_value(), ignored);
 }
 
 }  // namespace hpsim

@@ -1,23 +1,16 @@
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <set>
 
 #include "layout/parse_placement.h"
 #include "layout/tensor_layout.h"
+#include "scenario/locate.h"
+#include "scenario/parallel_styles.h"
 #include "scenario/pattern_matcher.h"
 #include "scenario/sections.h"
 
 namespace hpsim {
 namespace {
-
-/// The style that the file calls so; nothing for styles that are not supported yet.
-std::optional<ParallelStyle> style_of(std::string_view name) {
-  for (const ParallelStyle style :
-       {ParallelStyle::Replicate, ParallelStyle::Colwise, ParallelStyle::Rowwise}) {
-    if (name_of(style) == name) return style;
-  }
-  return std::nullopt;
-}
 
 /// Reads `parallelize`, and `placements` of both places.
 class ParallelismReader {
@@ -30,21 +23,27 @@ class ParallelismReader {
         roles_(roles),
         model_(model),
         parameters_(list_parameters(model)),
+        styles_(read_styles(scenario, mesh, roles, model)),
         placements_(parameters_.size()),
         where_(parameters_.size()) {
     for (auto& of_parameter : placements_)
       of_parameter.assign(static_cast<std::size_t>(mesh.num_dims()), Replicate{});
     for (auto& of_parameter : where_)
       of_parameter.resize(static_cast<std::size_t>(mesh.num_dims()));
-    parameters_of_.resize(std::max(model.modules.size(), model.elementwise.size()));
-    for (std::size_t p = 0; p < parameters_.size(); ++p)
-      parameters_of_[static_cast<std::size_t>(parameters_[p].module)].push_back(p);
+    weights_.resize(model.modules.size());
+    for (std::size_t p = 0; p < parameters_.size(); ++p) {
+      const ParameterSpec& spec = parameters_[p];
+      if (is_matrix(spec)) weights_[static_cast<std::size_t>(spec.module)] = p;
+    }
+    for (std::size_t m = 0; m < model.modules.size(); ++m) {
+      const int owner = model.modules[m].tied_to;
+      if (owner >= 0) weights_[m] = weights_[static_cast<std::size_t>(owner)];
+    }
   }
 
   Parallelism read() {
-    styles_.resize(parameters_of_.size(), ParallelStyle::Replicate);
-    has_bad_style_.resize(parameters_of_.size());
-    read_styles();
+    for (std::size_t p = 0; p < parameters_.size(); ++p)
+      apply_style(p);
     int next = 0;  // parameters are in file order
     for (const auto& [name, at] : scenario_.members("parameters")) {
       const int p = next++;
@@ -63,79 +62,112 @@ class ParallelismReader {
     }
     for (std::size_t p = 0; p < parameters_.size(); ++p)
       check_factors(p);
-    for (std::size_t p = 0; p + 1 < parameters_.size(); ++p) {
-      const ParameterSpec& bias = parameters_[p + 1];
-      const bool is_known = !has_bad_style_[static_cast<std::size_t>(bias.module)];
-      if (is_known && bias.kind == ParameterSpec::Kind::LinearBias) check_bias(p, p + 1);
+    for (std::size_t m = 0; m < model_.modules.size(); ++m) {
+      if (model_.modules[m].tied_to >= 0) check_tie(m);
+      if (model_.modules[m].type == ModuleType::AttentionCore) check_heads(m);
     }
-    return {std::move(placements_), std::move(styles_)};
+    for (std::size_t p = 0; p < parameters_.size(); ++p) {
+      const auto module = static_cast<std::size_t>(parameters_[p].module);
+      const bool is_bias = parameters_[p].kind == ParameterSpec::Kind::LinearBias;
+      if (is_bias && !styles_[module].is_bad) check_bias(weights_[module], p);
+    }
+    std::vector<ParallelStyle> styles;
+    for (const StyleChoice& choice : styles_)
+      styles.push_back(choice.style);
+    return {std::move(placements_), std::move(styles)};
   }
 
  private:
-  /// Names of modules, or of elementwise parameters; a style cuts along tp_dim.
-  void read_styles() {
-    const auto patterns = scenario_.members("parallelize");
-    if (patterns.empty()) return;
-    if (!roles_.tp_dim) {
-      problems_.add(
-          scenario_.where("parallelize"), "parallelize cuts along tp_dim, but no mesh dim is that",
-          fmt::format("say which of the mesh dims {} it is: \"roles\": {{\"tp_dim\": {}}}",
-                      quoted_list(mesh_.names()), in_quotes(mesh_.names().back())));
+  static bool is_matrix(const ParameterSpec& spec) {
+    return spec.kind == ParameterSpec::Kind::LinearWeight ||
+           spec.kind == ParameterSpec::Kind::EmbeddingWeight;
+  }
+
+  /// A style cuts along tp_dim.
+  void apply_style(std::size_t p) {
+    const ParameterSpec& spec = parameters_[p];
+    const StyleChoice& choice = styles_[static_cast<std::size_t>(spec.module)];
+    const std::optional<int> cut = dim_cut_by(choice.style, spec.kind);
+    if (!cut) return;
+    if (*cut < static_cast<int>(spec.shape.size())) {
+      placements_[p][static_cast<std::size_t>(*roles_.tp_dim)] = Shard{*cut};
+      return;
     }
-    PatternMatcher matcher(unit_names(model_), model_.is_elementwise() ? "parameter" : "module",
-                           problems_);
-    std::vector<std::optional<JsonCursor>> where(unit_names(model_).size());
-    for (const auto& [pattern, at] : patterns) {
-      const std::vector<int> matched = matcher.matches_of(pattern, at);
-      if (!at.value->is_string()) continue;
-      const std::optional<ParallelStyle> style = style_of(at.value->get_ref<const std::string&>());
-      if (!style) {
-        for (const int module : matched)
-          has_bad_style_[static_cast<std::size_t>(module)] = true;
-        continue;
+    problems_.add(
+        *choice.at,
+        fmt::format("rowwise cuts tensor dim 1, but {} has one dim", in_quotes(spec.name)),
+        "write \"colwise\", which cuts dim 0, or \"replicate\"");
+  }
+
+  /// Modules that share a weight must cut it alike, unless `placements` says how it is cut.
+  void check_tie(std::size_t m) {
+    const std::size_t weight = weights_[m];
+    const auto owner = static_cast<std::size_t>(model_.modules[m].tied_to);
+    const StyleChoice& of_owner = styles_[owner];
+    StyleChoice& choice = styles_[m];
+    if (!roles_.tp_dim || of_owner.is_bad || choice.is_bad) return;
+    if (where_[weight][static_cast<std::size_t>(*roles_.tp_dim)]) return;
+    const auto owned = dim_cut_by(of_owner.style, parameters_[weight].kind);
+    const auto cut = dim_cut_by(choice.style, ParameterSpec::Kind::LinearWeight);
+    if (owned == cut) return;
+    choice.is_bad = true;
+    const auto says = [](const StyleChoice& from, const std::optional<int>& dim) {
+      return dim ? fmt::format("{} cuts dim {} of it", name_of(from.style), *dim)
+                 : fmt::format("{} leaves it whole", name_of(from.style));
+    };
+    const ParallelStyle wanted = !owned        ? ParallelStyle::Replicate
+                                 : *owned == 0 ? ParallelStyle::Colwise
+                                               : ParallelStyle::Rowwise;
+    problems_.add(
+        choice.at ? *choice.at : *of_owner.at,
+        fmt::format("{} and {} share {}: for the first {}, for the second {}",
+                    in_quotes(model_.modules[owner].name), in_quotes(model_.modules[m].name),
+                    in_quotes(parameters_[weight].name), says(of_owner, owned), says(choice, cut)),
+        fmt::format("cut it alike: write {}: \"{}\"", in_quotes(model_.modules[m].name),
+                    name_of(wanted)));
+  }
+
+  /// Attention is cut between heads.
+  void check_heads(std::size_t core) {
+    const ModuleSpec& spec = model_.modules[core];
+    const std::vector<int> inputs = inputs_of(model_, static_cast<int>(core));
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      const auto projection = static_cast<std::size_t>(inputs[i] - 1);
+      const std::size_t weight = weights_[projection];
+      const MeshDims dims = cutting_order(placements_[weight], 0);
+      const std::int64_t num_heads = i == 0 ? spec.heads : spec.kv_heads;
+      if (dims.empty() || num_heads % mesh_.size(dims) == 0) continue;
+      const std::string pointer = module_pointer(model_, static_cast<int>(core));
+      const Json& file = scenario_.at().value->at(Json::json_pointer(pointer));
+      const ObjectReader attention({&file, pointer}, "Module", problems_);
+      for (const char* key : {"dim", "heads", "kv_heads"}) {
+        if (attention.is_bad(key)) return;
       }
-      bool takes_style = matched.empty() || *style == ParallelStyle::Replicate;
-      for (const int module : matched) {
-        if (parameters_of_[static_cast<std::size_t>(module)].empty()) continue;
-        takes_style = true;
-        auto& known = where[static_cast<std::size_t>(module)];
-        if (known && known->value->get_ref<const std::string&>() != name_of(*style)) {
-          problems_.add(at,
-                        fmt::format("{} is {} here, but {} at {}",
-                                    in_quotes(module_name(model_, module)), name_of(*style),
-                                    known->value->get_ref<const std::string&>(), known->pointer),
-                        "keep one of the two");
-          continue;
-        }
-        known = at;
-        if (roles_.tp_dim) apply(*style, module, at);
+      const JsonCursor* where = nullptr;
+      for (const int dim : dims) {
+        const auto& at = where_[weight][static_cast<std::size_t>(dim)];
+        if (at) where = &*at;
       }
-      if (takes_style) continue;
-      problems_.add(at,
-                    fmt::format("{} takes no style: it has no parameters, and keeps the layout of "
-                                "its input",
-                                in_quotes(module_name(model_, matched.front()))),
-                    "leave it out, or write \"replicate\"");
+      if (where == nullptr) where = &*styles_[projection].at;
+      if (!told_heads_.insert(where->value).second) return;
+      problems_.add(
+          *where,
+          fmt::format("the {} {} of {} do not divide over {} ranks along {}: {} remain", num_heads,
+                      i == 0 ? "heads" : "kv_heads",
+                      in_quotes(std::string_view(spec.name).substr(0, spec.name.rfind('.'))),
+                      mesh_.size(dims), names_of_dims(dims), num_heads % mesh_.size(dims)),
+          fmt::format("attention is cut between heads: {} must be a multiple of {}",
+                      i == 0 ? "heads" : "kv_heads", mesh_.size(dims)));
+      return;
     }
   }
 
-  void apply(ParallelStyle style, int module, const JsonCursor& at) {
-    styles_[static_cast<std::size_t>(module)] = style;
-    if (style == ParallelStyle::Replicate) return;
-    const auto dim = static_cast<std::size_t>(*roles_.tp_dim);
-    for (const std::size_t p : parameters_of_[static_cast<std::size_t>(module)]) {
-      const ParameterSpec& spec = parameters_[p];
-      const bool is_bias = spec.kind == ParameterSpec::Kind::LinearBias;
-      if (style == ParallelStyle::Rowwise && is_bias) continue;
-      const int cut = style == ParallelStyle::Colwise ? 0 : 1;
-      if (cut < static_cast<int>(spec.shape.size())) {
-        placements_[p][dim] = Shard{cut};
-        continue;
-      }
-      problems_.add(
-          at, fmt::format("rowwise cuts tensor dim 1, but {} has one dim", in_quotes(spec.name)),
-          "write \"colwise\", which cuts dim 0, or \"replicate\"");
-    }
+  /// `"tp"`, or `"tp", "ep"`
+  [[nodiscard]] std::string names_of_dims(const MeshDims& dims) const {
+    std::vector<std::string> names;
+    for (const int dim : dims)
+      names.push_back(mesh_.name(dim));
+    return quoted_list(names);
   }
 
   /// A bias goes with the output features of its weight, and is added once where these are sums.
@@ -244,6 +276,15 @@ class ParallelismReader {
           fmt::format("write a dim of 0..{}", num_dims - 1));
       return;
     }
+    const bool is_norm =
+        spec.kind == ParameterSpec::Kind::NormWeight || spec.kind == ParameterSpec::Kind::NormBias;
+    if (is_norm && !cut.empty()) {
+      problems_.add(at,
+                    fmt::format("{} is {} here, but a norm needs all features",
+                                in_quotes(spec.name), to_string(placement)),
+                    "write \"Replicate\"; \"sequence_parallel\" in parallelize cuts the sequence");
+      return;
+    }
     auto& known = where_[p][static_cast<std::size_t>(dim)];
     Placement& entry = placements_[p][static_cast<std::size_t>(dim)];
     if (known && entry != placement) {
@@ -295,11 +336,11 @@ class ParallelismReader {
   const Roles& roles_;
   const ModelSpec& model_;
   std::vector<ParameterSpec> parameters_;
-  std::vector<std::vector<std::size_t>> parameters_of_;  ///< per module, or elementwise parameter
-  std::vector<ParallelStyle> styles_;                    ///< likewise
-  std::vector<bool> has_bad_style_;                      ///< likewise: one that is no style
+  std::vector<std::size_t> weights_;  ///< per module with a weight matrix, its own or a tied one
+  std::vector<StyleChoice> styles_;   ///< per module, or elementwise parameter
   std::vector<std::vector<Placement>> placements_;
   std::vector<std::vector<std::optional<JsonCursor>>> where_;  ///< like placements_
+  std::set<const Json*> told_heads_;
 };
 
 }  // namespace

@@ -66,6 +66,48 @@ MeshDims read_data_dims(const ObjectReader& data, const Mesh& mesh, const Roles&
   return dims;
 }
 
+LossKind loss_of(const ObjectReader& scenario) {
+  const ObjectReader training = scenario.object("training", "Training");
+  return training.string("loss") == "cross_entropy" ? LossKind::CrossEntropy : LossKind::Mse;
+}
+
+FillSpec tokens_below(std::int64_t vocabulary) {
+  FillSpec fill;
+  fill.kind = FillSpec::Kind::Token;
+  fill.vocabulary = vocabulary;
+  return fill;
+}
+
+/// `input` and `target` where they are tokens: there is nothing to choose then.
+void read_tokens(const ObjectReader& scenario, const ModelSpec& model, DataSpec& spec) {
+  constexpr std::int64_t kMostTokens = std::int64_t{1} << 24;
+  const ObjectReader data = scenario.object("data", "Data");
+  const auto refuse = [&](const char* key, const char* why) {
+    if (!data.has(key) || data.is_bad(key)) return;
+    scenario.problems().add(data.where(key), fmt::format("the {} is tokens: {}", key, why),
+                            fmt::format("leave \"{}\" out", key));
+  };
+  const auto limit = [&](std::string what, std::int64_t number) {
+    if (number <= kMostTokens) return;
+    scenario.problems().add(
+        scenario.where("model"),
+        fmt::format("{} {}, the limit is {}", std::move(what), number, kMostTokens),
+        "tokens are drawn as float32, which holds all whole numbers up to 2^24 only");
+  };
+  const ModuleSpec& first = model.modules.front();
+  if (first.type == ModuleType::Embedding) {
+    spec.input = tokens_below(first.in_features);
+    refuse("input", "the first module is an embedding");
+    limit(fmt::format("the num_embeddings of {} are", in_quotes(first.name)), first.in_features);
+  }
+  if (loss_of(scenario) == LossKind::CrossEntropy) {
+    spec.target = tokens_below(output_features(model));
+    refuse("target", "the loss is cross_entropy");
+    limit("the classes of cross_entropy, features of the model's output, are",
+          output_features(model));
+  }
+}
+
 void read_sgd(const ObjectReader& reader, OptimizerSpec& spec) {
   spec.kind = OptimizerSpec::Kind::Sgd;
   spec.momentum = reader.number("momentum").value_or(0);
@@ -197,7 +239,8 @@ NumericsSpec read_numerics(const ObjectReader& scenario) {
 }
 
 DataSpec read_data(const ObjectReader& scenario, const std::optional<Mesh>& mesh,
-                   const std::optional<Roles>& roles, Mode mode) {
+                   const std::optional<Roles>& roles, const std::optional<ModelSpec>& model,
+                   Mode mode) {
   const ObjectReader reader = scenario.object("data", "Data");
   FillSpec fallback;
   fallback.kind = mode == Mode::Exact ? FillSpec::Kind::Integer : FillSpec::Kind::Uniform;
@@ -207,6 +250,7 @@ DataSpec read_data(const ObjectReader& scenario, const std::optional<Mesh>& mesh
   spec.input = read_fill(reader, "input", fallback);
   spec.target = read_fill(reader, "target", fallback);
   spec.init_bound_from_shape = !reader.has("init") || !reader.object("init", "Fill").has("bound");
+  if (model && !model->is_elementwise()) read_tokens(scenario, *model, spec);
   if (mesh && roles) spec.data_dims = read_data_dims(reader, *mesh, *roles);
   return spec;
 }
@@ -215,6 +259,13 @@ TrainingSpec read_training(const ObjectReader& scenario, Mode mode, const FillSp
   const ObjectReader reader = scenario.object("training", "Training");
   TrainingSpec spec;
   spec.steps = reader.integer("steps").value_or(1);
+  spec.loss = loss_of(scenario);
+  if (spec.loss == LossKind::CrossEntropy && scenario.has("parameters")) {
+    scenario.problems().add(reader.where("loss"),
+                            "cross_entropy takes the output of a model, but the scenario has "
+                            "\"parameters\"",
+                            "leave \"loss\" out, or write a \"model\"");
+  }
   spec.loss_normalization = reader.string("loss_normalization") == "sum"
                                 ? LossNormalization::Sum
                                 : LossNormalization::LocalMean;

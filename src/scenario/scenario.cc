@@ -16,6 +16,10 @@ FillSpec parameter_fill(const DataSpec& data, const ParameterSpec& parameter) {
                 parameter.name);
     fill.bound = 1 / std::sqrt(static_cast<double>(parameter.shape.back()));
   }
+  if (parameter.kind == ParameterSpec::Kind::NormWeight) {
+    fill.offset = 1;
+    if (fill.kind == FillSpec::Kind::Uniform && data.init_bound_from_shape) fill.bound = 0.25;
+  }
   return fill;
 }
 
@@ -27,6 +31,10 @@ std::string_view name_of(ParallelStyle style) {
       return "colwise";
     case ParallelStyle::Rowwise:
       return "rowwise";
+    case ParallelStyle::RowwiseSp:
+      return "rowwise_sp";
+    case ParallelStyle::SequenceParallel:
+      return "sequence_parallel";
   }
   HPSIM_CHECK(false, "unknown style {}", static_cast<int>(style));
   return {};
@@ -49,14 +57,6 @@ double mean_divisor(const Scenario& scenario, std::int64_t count) {
   if (!scenario.is_exact()) return static_cast<double>(count);
   // In integers: a logarithm would raise the INEXACT flag that exact mode watches.
   return static_cast<double>(std::bit_ceil(static_cast<std::uint64_t>(count)));
-}
-
-std::vector<int> first_parameters(const Scenario& scenario) {
-  const ModelSpec& model = scenario.model;
-  std::vector<int> first(std::max(model.modules.size(), model.elementwise.size()), -1);
-  for (std::size_t p = scenario.parameters.size(); p-- > 0;)
-    first.at(static_cast<std::size_t>(scenario.parameters[p].module)) = static_cast<int>(p);
-  return first;
 }
 
 std::vector<Placement> placements_of(const Scenario& scenario, int p) {

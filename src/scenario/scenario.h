@@ -33,11 +33,15 @@ struct Roles {
 /// `parallelize`: how tensor parallelism cuts a module (torch.distributed.tensor.parallel).
 enum class ParallelStyle {
   Replicate,  ///< not cut
-  Colwise,    ///< output features: weight Shard(0), bias Shard(0); gives Shard(last)
-  Rowwise,    ///< input features: weight Shard(1), bias Replicate; gives Replicate
+  Colwise,    ///< output features: weight and bias Shard(0), of embeddings Shard(1); gives
+              ///< Shard(last)
+  Rowwise,    ///< input features: weight Shard(1), of embeddings, whose input features are their
+              ///< vocabulary, Shard(0); bias Replicate; gives Replicate
+  RowwiseSp,  ///< the same, but gives the sequence, Shard(1)
+  SequenceParallel,  ///< norms: not cut; takes and gives the sequence, Shard(1)
 };
 
-/// "replicate", "colwise", "rowwise"
+/// "replicate", "colwise", "rowwise", "rowwise_sp", "sequence_parallel"
 [[nodiscard]] std::string_view name_of(ParallelStyle style);
 
 /// Which tensor dims of a parameter fully_shard cuts.
@@ -87,9 +91,14 @@ struct OptimizerSpec {
 
 enum class LossNormalization { LocalMean, Sum };
 
+/// mse: mean over positions and features of (y - t)²; cross_entropy: mean over positions of
+/// -log softmax(y)[t], t a token, features are classes.
+enum class LossKind { Mse, CrossEntropy };
+
 struct TrainingSpec {
   std::int64_t steps = 1;
   std::int64_t global_batch = 0;  ///< samples per optimizer step over all data ranks
+  LossKind loss = LossKind::Mse;
   LossNormalization loss_normalization = LossNormalization::LocalMean;
   OptimizerSpec optimizer;
 };
@@ -136,8 +145,9 @@ struct Scenario {
   std::vector<ParameterSpec> parameters;  ///< list_parameters(model)
   /// TP and EP: what each mesh dim does to each parameter, like parameters; empty: Replicate.
   std::vector<std::vector<Placement>> placements;
-  std::vector<ParallelStyle> styles;  ///< per module, or elementwise parameter; empty: Replicate
-  std::vector<UnitSpec> units;        ///< assign_units(...), in the order of first use
+  /// `parallelize`, per module, or elementwise parameter; empty: Replicate.
+  std::vector<ParallelStyle> styles;
+  std::vector<UnitSpec> units;  ///< assign_units(...), in the order of first use
   FullyShardSpec fully_shard;
   TrainingSpec training;
   DataSpec data;
@@ -161,10 +171,6 @@ struct Scenario {
 /// A count as a divisor of a mean or of the avg scale: itself, but in exact mode the next power of
 /// two that is at least as large, so that the division is exact. 6 -> 6, in exact mode 8.
 [[nodiscard]] double mean_divisor(const Scenario& scenario, std::int64_t count);
-
-/// Per module, or elementwise parameter: its first parameter, -1 for none. A linear's weight comes
-/// before its bias.
-[[nodiscard]] std::vector<int> first_parameters(const Scenario& scenario);
 
 /// What TP and EP make of parameter `p`: one placement per mesh dim.
 [[nodiscard]] std::vector<Placement> placements_of(const Scenario& scenario, int p);

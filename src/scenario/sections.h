@@ -26,7 +26,8 @@ namespace hpsim {
 ///   mesh (x)                                       refused: no role, asks for `roles`
 [[nodiscard]] std::optional<Roles> read_roles(const ObjectReader& scenario, const Mesh& mesh);
 
-/// `parameters` or `model`, and `data.sample_shape`
+/// `parameters` or `model`, and `data.sample_shape`. What it gives is sound enough to go on with
+/// also where something is wrong.
 [[nodiscard]] std::optional<ModelSpec> read_model(const ObjectReader& scenario);
 
 /// What TP and EP make of a model.
@@ -45,6 +46,8 @@ struct Parallelism {
 ///   parallelize {"down": "rowwise"}                 down.weight [Replicate, Shard(1)]
 ///   placements {"up.weight": {"tp": "Shard(0)"}}    refused: up.bias must be Shard(0) too
 ///   mesh (fsdp), parallelize {"up": "colwise"}      refused: no mesh dim is tp_dim
+///   parallelize {"attn": "colwise"}                 wq, wk, wv colwise, wo rowwise
+///   the same and {"attn.wo": "rowwise_sp"}          wo rowwise_sp: the inner part decides
 [[nodiscard]] Parallelism read_parallelism(const ObjectReader& scenario, const Mesh& mesh,
                                            const Roles& roles, const ModelSpec& model);
 
@@ -60,7 +63,7 @@ void read_cuts(const ObjectReader& scenario, Scenario& result);
                                               const std::optional<Roles>& roles,
                                               const std::optional<ModelSpec>& model);
 
-/// `fully_shard.units`
+/// `fully_shard.units`; a weight that modules of two units use is a mistake.
 [[nodiscard]] std::vector<UnitSpec> read_units(const ObjectReader& scenario, const ModelSpec& model,
                                                const std::vector<int>& ignored);
 
@@ -72,9 +75,12 @@ void read_cuts(const ObjectReader& scenario, Scenario& result);
 
 [[nodiscard]] NumericsSpec read_numerics(const ObjectReader& scenario);
 
-/// `data`; defaults as for the mode. `data_dims` are those of fully_shard and ep unless given.
+/// `data`; defaults as for the mode. `data_dims` are those of fully_shard and ep unless given. The
+/// input is tokens where the model begins with an embedding, the target where the loss is
+/// cross_entropy.
 [[nodiscard]] DataSpec read_data(const ObjectReader& scenario, const std::optional<Mesh>& mesh,
-                                 const std::optional<Roles>& roles, NumericsSpec::Mode mode);
+                                 const std::optional<Roles>& roles,
+                                 const std::optional<ModelSpec>& model, NumericsSpec::Mode mode);
 
 /// `training` but `global_batch`; defaults as for the mode and `init`.
 [[nodiscard]] TrainingSpec read_training(const ObjectReader& scenario, NumericsSpec::Mode mode,

@@ -43,17 +43,43 @@ void check_exact_data(const ObjectReader& data) {
   }
 }
 
-void check_exact_model(const Scenario& scenario, const ObjectReader& file) {
-  const std::vector<JsonCursor> modules = file.elements("model");
-  for (std::size_t i = 0; i < scenario.model.modules.size(); ++i) {
-    const ModuleSpec& module = scenario.model.modules[i];
-    if (module.type == ModuleType::Linear || module.type == ModuleType::Relu) continue;
-    const ObjectReader reader(modules[i], "Module", file.problems());
-    file.problems().add(reader.where("type"),
-                        fmt::format("exact mode computes linear and relu, but {} is {}",
-                                    in_quotes(module.name), name_of(module.type)),
-                        "use relu, or the mode \"derived\"");
+/// A module whose type is wrong is left out.
+void check_exact_module(const ObjectReader& module, const std::string& name) {
+  if (module.variant().empty()) return;
+  constexpr std::string_view kExact[] = {"linear",   "relu",       "embedding",
+                                         "residual", "sequential", "repeat"};
+  if (std::find(std::begin(kExact), std::end(kExact), module.variant()) == std::end(kExact)) {
+    module.problems().add(
+        module.where("type"),
+        fmt::format("exact mode computes linear, relu and embedding, but {} is {}", in_quotes(name),
+                    module.variant()),
+        "use these, alone or in residual, sequential and repeat, or the mode \"derived\"");
+  } else if (module.variant() == "repeat") {
+    check_exact_module(module.object("module", "Module"), name + ".0");
+  } else if (module.variant() == "residual" || module.variant() == "sequential") {
+    const std::vector<JsonCursor> elements = module.elements("modules");
+    for (std::size_t i = 0; i < elements.size(); ++i) {
+      const ObjectReader child(elements[i], "Module", module.problems());
+      check_exact_module(
+          child, fmt::format("{}.{}", name, child.string("name").value_or(std::to_string(i))));
+    }
   }
+}
+
+void check_exact_model(const Scenario& scenario, const ObjectReader& file) {
+  if (scenario.model.is_elementwise()) return;
+  const std::vector<JsonCursor> modules = file.elements("model");
+  for (std::size_t i = 0; i < modules.size(); ++i) {
+    const ObjectReader module(modules[i], "Module", file.problems());
+    check_exact_module(module, module.string("name").value_or(std::to_string(i)));
+  }
+}
+
+void check_exact_loss(const Scenario& scenario, const ObjectReader& training) {
+  if (scenario.training.loss == LossKind::Mse || training.is_bad("loss")) return;
+  training.problems().add(training.where("loss"),
+                          "exact mode computes mse, but the loss is cross_entropy",
+                          "use mse, or the mode \"derived\"");
 }
 
 void check_exact_optimizer(const OptimizerSpec& spec, const ObjectReader& training) {
@@ -77,6 +103,20 @@ void check_exact_optimizer(const OptimizerSpec& spec, const ObjectReader& traini
       optimizer.where("clamp"),
       fmt::format("clamp {} is no multiple of round_to {}", clamp, round_to),
       fmt::format("write {}", round_to * std::max(1.0, std::floor(clamp / round_to))));
+}
+
+/// The largest activation of one sample, the scores of attention among them, as a double.
+double activation_elems(const ModelSpec& model) {
+  if (model.is_elementwise()) return 0;
+  double positions = 1;
+  for (const std::int64_t size : model.positions)
+    positions *= static_cast<double>(size);
+  double most = 0;
+  for (const std::int64_t features : features_along(model))
+    most = std::max(most, positions * static_cast<double>(features));
+  for (const ModuleSpec& module : model.modules)
+    most = std::max(most, positions * positions * static_cast<double>(module.heads));
+  return most;
 }
 
 }  // namespace
@@ -111,6 +151,7 @@ void check_sizes(const Scenario& scenario, const ObjectReader& file) {
                     parameter_elems, num_shards, kMaxParameterElems),
         "make them smaller, or the mesh");
   }
+  sample_elems = std::max(sample_elems, activation_elems(scenario.model));
   // The plan is a list: some ten steps per parameter and module in each optimizer step.
   constexpr double kMaxPlanned = 1e7;
   const double per_step = as_double(
@@ -141,6 +182,7 @@ void check_exact_mode(const Scenario& scenario, const ObjectReader& file) {
   const ObjectReader fully_shard = file.object("fully_shard", "FullyShard");
   check_exact_data(file.object("data", "Data"));
   check_exact_model(scenario, file);
+  check_exact_loss(scenario, file.object("training", "Training"));
   check_exact_optimizer(scenario.training.optimizer, file.object("training", "Training"));
   if (spec.gradient_scaling_factor != 0) {
     need_power_of_two(fully_shard, "gradient_scaling_factor", spec.gradient_scaling_factor, false);

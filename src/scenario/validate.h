@@ -12,8 +12,9 @@ namespace hpsim {
 void check_sizes(const Scenario& scenario, const ObjectReader& file);
 
 /// What exact mode needs, so that every operation is exact (README, "Bounds"): integer data with a
-/// scale that is a power of two; elementwise parameters, linear and relu; sgd; lr, momentum and
-/// weight_decay zero or a power of two; k, F and round_to a power of two, clamp a multiple of it.
+/// scale that is a power of two; elementwise parameters, linear, relu and embedding, also in
+/// residual, sequential and repeat; mse; sgd; lr, momentum and weight_decay zero or a power of two;
+/// k, F and round_to a power of two, clamp a multiple of it.
 /// \pre the mode is exact
 void check_exact_mode(const Scenario& scenario, const ObjectReader& file);
 

@@ -29,11 +29,14 @@ std::uint64_t fill_key(std::string_view name, std::uint64_t seed) {
 double value_at(std::uint64_t key, std::int64_t index, const FillSpec& spec) {
   const std::uint64_t hash = mix(key + static_cast<std::uint64_t>(index));
   if (spec.kind == FillSpec::Kind::Uniform) {
-    return (2.0 * static_cast<double>(hash >> 40) / 0x1p24 - 1.0) * spec.bound;
+    return (2.0 * static_cast<double>(hash >> 40) / 0x1p24 - 1.0) * spec.bound + spec.offset;
+  }
+  if (spec.kind == FillSpec::Kind::Token) {
+    return static_cast<double>((hash >> 33) % static_cast<std::uint64_t>(spec.vocabulary));
   }
   const std::uint64_t num_values = 2 * static_cast<std::uint64_t>(spec.max) + 1;
   const auto drawn = static_cast<std::int64_t>((hash >> 33) % num_values);
-  return static_cast<double>(drawn - spec.max) * spec.scale;
+  return static_cast<double>(drawn - spec.max) * spec.scale + spec.offset;
 }
 
 template <class T>

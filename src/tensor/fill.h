@@ -8,11 +8,13 @@ namespace hpsim {
 /// How the values of a tensor are drawn. A value depends on (tensor name, global index, seed) only,
 /// never on rank or order, so any rank, any framework and the baseline can make any element alone.
 struct FillSpec {
-  enum class Kind { Uniform, Integer };
+  enum class Kind { Uniform, Integer, Token };
   Kind kind = Kind::Uniform;
-  double bound = 1;      ///< uniform on [-bound, bound)
-  std::int64_t max = 2;  ///< integer on {-max, ..., max} ...
-  double scale = 1;      ///< ... times scale
+  double bound = 1;             ///< uniform on [-bound, bound)
+  std::int64_t max = 2;         ///< integer on {-max, ..., max} ...
+  double scale = 1;             ///< ... times scale
+  std::int64_t vocabulary = 0;  ///< token: one of {0, ..., vocabulary - 1}
+  double offset = 0;            ///< added to the value; not to a token
   bool operator==(const FillSpec&) const = default;
 };
 
@@ -26,6 +28,8 @@ struct FillSpec {
 ///   h = mix(key + index), the splitmix64 finaliser
 ///   uniform: (2 * (h >> 40) / 2^24 - 1) * bound
 ///   integer: ((h >> 33) % (2 * max + 1) - max) * scale
+///   token:   (h >> 33) % vocabulary
+/// plus `offset`, in float64.
 [[nodiscard]] double value_at(std::uint64_t key, std::int64_t index, const FillSpec& spec);
 
 /// out[i] = value_at(key, first + i), rounded once to T.

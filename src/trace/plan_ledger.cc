@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "plan/activation_part.h"
+#include "plan/loss_collective.h"
 #include "plan/rank_layout.h"
 
 namespace hpsim {
@@ -26,8 +27,8 @@ class MemoryReplay {
     if (!scenario_.model.is_elementwise()) measure_activations(coordinate);
     for (const Bucket& bucket : plan.buckets)
       row_elems_.push_back(bucket.row_elems.at(plan.mesh(), coordinate));
-    first_with_parameters_ =
-        plan.scenario.parameters.empty() ? 0 : plan.scenario.parameters.front().module;
+    parameters_of_module_ = parameters_of_modules(scenario_);
+    adds_to_weight_ = modules_adding_to_weight(scenario_.model);
   }
 
   PlannedMemory run() {
@@ -43,19 +44,12 @@ class MemoryReplay {
   }
 
  private:
-  /// Elements of what the rank holds of every activation, and of what it sends to change them.
+  /// Elements of what the rank holds of every value, and of what it sends to change them.
   void measure_activations(const Coordinate& coordinate) {
-    const std::vector<std::int64_t> features = features_along(scenario_.model);
-    const auto elems = [&](const std::vector<Placement>& layout, std::size_t activation) {
-      return num_elems(scenario_,
-                       activation_part(scenario_, layout, features[activation], coordinate));
-    };
-    drawn_elems_ = elems(input_layout(scenario_), 0);
-    for (std::size_t module = 0; module < plan_.modules.size(); ++module) {
-      input_elems_.push_back(elems(plan_.modules[module].input, module));
-      output_elems_.push_back(elems(plan_.modules[module].output, module + 1));
+    for (const ActivationValue& value : plan_.values) {
+      parts_.push_back(activation_part(scenario_, value.layout, value.features, coordinate));
+      value_elems_.push_back(num_elems(scenario_, parts_.back()));
     }
-    loss_elems_ = elems(plan_.output, plan_.modules.size());
     for (const Redistribution& redistribution : plan_.redistributions)
       changes_.push_back(redistribution_sizes(plan_, redistribution, coordinate));
   }
@@ -109,7 +103,7 @@ class MemoryReplay {
         forward(step.module);
         break;
       case StepKind::Loss:
-        allocate(MemoryKind::Activations, loss_elems_);
+        if (!scenario_.model.is_elementwise()) take_loss();
         break;
       case StepKind::Backward:
         begin_gradients(step.module);
@@ -134,6 +128,7 @@ class MemoryReplay {
                    all_shard_elems() * scenario_.training.optimizer.num_state_tensors());
         }
         release(MemoryKind::Gradients, all_shard_elems());
+        is_drawn_ = false;
         memory_.live_after.push_back(memory_.ledger.live());
         break;
       case StepKind::AverageWeights:  // in place
@@ -148,6 +143,21 @@ class MemoryReplay {
     return 2 * scenario_.local_batch() * num_parts * num_elems(held_[p].whole.shape);
   }
 
+  [[nodiscard]] std::int64_t value_elems(int value) const {
+    return value_elems_.at(static_cast<std::size_t>(value));
+  }
+
+  void free(const std::vector<int>& values) {
+    for (const int value : values)
+      release(MemoryKind::Activations, value_elems(value));
+  }
+
+  /// Allocated and released at once: it shows in the peak.
+  void use_scratch(MemoryKind kind, std::int64_t elems) {
+    allocate(kind, elems);
+    release(kind, elems);
+  }
+
   /// Around its collective, what is sent and what arrives lies in slots, unless it is sent, or
   /// held, as it is.
   void redistribute(int redistribution) {
@@ -155,21 +165,45 @@ class MemoryReplay {
     const Redistribution& change = plan_.redistributions[at];
     if (change.activation == 0 && !change.is_gradient) draw_input();
     const RedistributeOp op = change.transition.op;
-    if (op == RedistributeOp::AllReduce) return;  // in place
     const RedistributionSizes& sizes = changes_[at];
     const std::int64_t arrived = sizes.wire_out_elems(op);
-    if (sizes.packs) allocate(MemoryKind::Activations, sizes.wire_in_elems(op));
-    allocate(MemoryKind::Activations, communicates(op) ? arrived : sizes.after_elems);
-    if (sizes.packs) release(MemoryKind::Activations, sizes.wire_in_elems(op));
-    release(MemoryKind::Activations, sizes.before_elems);
-    if (!sizes.unpacks) return;
-    allocate(MemoryKind::Activations, sizes.after_elems);
-    release(MemoryKind::Activations, arrived);
+    const bool frees =
+        std::find(change.freed.begin(), change.freed.end(), change.from) != change.freed.end();
+    const bool is_in_place = op == RedistributeOp::AllReduce && frees;
+    if (!is_in_place) {
+      if (sizes.packs) allocate(MemoryKind::Activations, sizes.wire_in_elems(op));
+      const bool has_slots = communicates(op) && op != RedistributeOp::AllReduce;
+      allocate(MemoryKind::Activations, has_slots ? arrived : sizes.after_elems);
+      if (sizes.packs) release(MemoryKind::Activations, sizes.wire_in_elems(op));
+      if (frees) release(MemoryKind::Activations, sizes.before_elems);
+    }
+    if (sizes.unpacks) {
+      allocate(MemoryKind::Activations, sizes.after_elems);
+      release(MemoryKind::Activations, arrived);
+    }
+    if (change.is_added) release(MemoryKind::Activations, sizes.after_elems);
+    for (const int value : change.freed) {
+      if (value != change.from) release(MemoryKind::Activations, value_elems(value));
+    }
   }
 
   void draw_input() {
-    if (!is_drawn_) allocate(MemoryKind::Activations, drawn_elems_);
+    if (!is_drawn_) allocate(MemoryKind::Activations, value_elems(0));
     is_drawn_ = true;
+  }
+
+  /// The gradient; of a cross entropy a target and three numbers per row, and those of all ranks
+  /// that share its classes.
+  void take_loss() {
+    allocate(MemoryKind::Activations, value_elems(plan_.loss.gradient));
+    if (scenario_.training.loss == LossKind::CrossEntropy) {
+      const std::int64_t rows =
+          num_rows(scenario_, parts_.at(static_cast<std::size_t>(plan_.loss.output)));
+      const std::int64_t num_parts = plan_.mesh().size(loss_group(plan_));
+      use_scratch(MemoryKind::Activations,
+                  rows + kLossStatistics * rows * (num_parts > 1 ? 1 + num_parts : 1));
+    }
+    free(plan_.loss.freed);
   }
 
   void forward(int module) {
@@ -179,7 +213,10 @@ class MemoryReplay {
       return;
     }
     if (module == 0) draw_input();
-    allocate(MemoryKind::Activations, output_elems_[at]);
+    const ModulePlan& planned = plan_.modules[at];
+    allocate(MemoryKind::Activations, value_elems(planned.output));
+    use_scratch(MemoryKind::Activations, attention_scratch(module, false));
+    free(planned.freed_after_forward);
   }
 
   void backward(int module) {
@@ -188,33 +225,37 @@ class MemoryReplay {
       release(MemoryKind::Activations, sample_elems(at));
       return;
     }
-    if (module > first_with_parameters_) allocate(MemoryKind::Activations, input_elems_[at]);
-    release(MemoryKind::Activations, output_elems_[at]);  // the gradient of the output
-    release(MemoryKind::Activations, kept_elems(at + 1));
-    if (module > first_with_parameters_) return;
-    // What lies before it, and the input, are of no more use.
-    for (std::size_t before = 0; before <= at; ++before)
-      release(MemoryKind::Activations, kept_elems(before));
-    is_drawn_ = false;
+    const ModulePlan& planned = plan_.modules[at];
+    for (const int gradient : planned.input_gradients) {
+      if (gradient >= 0) allocate(MemoryKind::Activations, value_elems(gradient));
+    }
+    if (adds_to_weight_[at] != 0) {
+      const int weight = parameters_of_module_[at].at(0);
+      use_scratch(MemoryKind::UnshardedGradients,
+                  num_elems(held_[static_cast<std::size_t>(weight)].whole.shape));
+    }
+    use_scratch(MemoryKind::Activations, attention_scratch(module, true));
+    for (std::size_t i = 0; i < planned.input_gradients.size(); ++i) {
+      if (planned.input_gradients[i] >= 0 && planned.added_to[i] != 0)
+        release(MemoryKind::Activations, value_elems(planned.input_gradients[i]));
+    }
+    free(planned.freed_after_backward);
   }
 
-  /// Elements of an activation as it is kept for backward: as the next module, or the loss, took
-  /// it.
-  [[nodiscard]] std::int64_t kept_elems(std::size_t activation) const {
-    return activation < input_elems_.size() ? input_elems_[activation] : loss_elems_;
+  [[nodiscard]] std::int64_t attention_scratch(int module, bool is_backward) const {
+    const auto at = static_cast<std::size_t>(module);
+    if (scenario_.model.modules[at].type != ModuleType::AttentionCore) return 0;
+    const ActivationPart& output = parts_.at(static_cast<std::size_t>(plan_.modules[at].output));
+    if (output.features.empty()) return 0;
+    return attention_scratch_elems(output.positions.length(), is_backward);
   }
 
   void begin_gradients(int module) {
-    // Parameters come in module order.
-    const auto first = std::lower_bound(
-        scenario_.parameters.begin(), scenario_.parameters.end(), module,
-        [](const ParameterSpec& parameter, int wanted) { return parameter.module < wanted; });
-    for (auto p = static_cast<std::size_t>(first - scenario_.parameters.begin());
-         p < plan_.parameters.size() && scenario_.parameters[p].module == module; ++p) {
-      const auto b = static_cast<std::size_t>(plan_.parameters[p].bucket);
+    for (const int p : parameters_of_module_.at(static_cast<std::size_t>(module))) {
+      const int bucket = plan_.parameter(p).bucket;
+      const auto b = static_cast<std::size_t>(bucket);
       if (has_gradients_[b]) continue;
       has_gradients_[b] = 1;
-      const int bucket = plan_.parameters[p].bucket;
       allocate(MemoryKind::UnshardedGradients, gathered_elems(bucket) + copied_elems(bucket));
       for (const int q : plan_.buckets[b].parameters) {
         const auto at = static_cast<std::size_t>(q);
@@ -249,12 +290,11 @@ class MemoryReplay {
   const Plan& plan_;
   const Scenario& scenario_;
   std::int64_t elem_bytes_;
-  int first_with_parameters_ = 0;
-  std::int64_t drawn_elems_ = 0;              ///< of the model's input
-  bool is_drawn_ = false;                     ///< it is, in this step
-  std::vector<std::int64_t> input_elems_;     ///< per module
-  std::vector<std::int64_t> output_elems_;    ///< per module, as it computes it
-  std::int64_t loss_elems_ = 0;               ///< of the model's output, as the loss takes it
+  std::vector<std::vector<int>> parameters_of_module_;
+  std::vector<char> adds_to_weight_;          ///< per module
+  bool is_drawn_ = false;                     ///< the model's input is, in this step
+  std::vector<ActivationPart> parts_;         ///< like Plan::values
+  std::vector<std::int64_t> value_elems_;     ///< likewise
   std::vector<RedistributionSizes> changes_;  ///< per redistribution
   std::vector<HeldShard> held_;               ///< per parameter
   std::vector<std::int64_t> slot_elems_;      ///< per parameter

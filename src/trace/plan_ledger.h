@@ -30,14 +30,15 @@ struct PlannedMemory {
 ///   optimizer_state        state tensors · sum of shard_elems · w, from the first update
 ///   activations            inputs, outputs and their gradients that are alive, see below
 ///
-/// Activations of a module model: what the rank holds of each, as the module that reads it takes it
-/// (ActivationPart): the input from the first forward step, a module's output from its forward, the
-/// gradient of the output from the loss; the backward of a module turns the gradient of its output
-/// into that of its input (if anything before it needs one) and then frees its output and the
-/// gradient of it. A change of layout holds what it sends and what arrives until it is done, then
-/// frees what it changed. Elementwise parameters keep their inputs and targets, 2·b·n, from forward
-/// to backward; b = local batch, n is the part that TP and EP leave to the rank, and b includes the
-/// samples of all ranks along data dims that cut it.
+/// Activations of a module model: every value of the plan (an activation, or a gradient of one, in
+/// one layout) from the step that makes it to its last use; the model's input from the first step
+/// that reads it. A change of layout holds what it sends and what arrives until it is done; an
+/// all_reduce of a value of no more use works in place. A gradient that is added to another is
+/// there until it is. Attention lends scratch (attention_scratch_elems); a cross entropy holds a
+/// target and three numbers per position, and those of all ranks that share its classes.
+/// Elementwise parameters keep their inputs and targets, 2·b·n, from forward to backward; b = local
+/// batch, n is the part that TP and EP leave to the rank, and b includes the samples of all ranks
+/// along data dims that cut it.
 [[nodiscard]] PlannedMemory planned_memory(const Plan& plan, const Coordinate& coordinate);
 
 }  // namespace hpsim

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "plan/loss_collective.h"
 #include "trace/rank_mean.h"
 #include "verify/check_recorder.h"
 #include "verify/compare_shard.h"
@@ -225,7 +226,7 @@ double sum_of_parts(const Evidence& evidence, std::int64_t step, std::size_t ter
                     CheckRecorder& recorder) {
   const Mesh& mesh = evidence.plan.mesh();
   const Scenario& scenario = evidence.plan.scenario;
-  MeshDims dims = cutting_dims(evidence.plan.output);
+  MeshDims dims = loss_part_dims(evidence.plan);
   if (scenario.model.is_elementwise()) {
     dims = union_of(dims, cutting_dims(evidence.parameter(static_cast<int>(term)).unsharded));
   }

@@ -15,6 +15,7 @@
 #include "plan/build_plan.h"
 #include "plan/verify_plan.h"
 #include "random_scenario.h"
+#include "random_transformer.h"
 #include "saved_if_failing.h"
 #include "scenario/parse.h"
 #include "support/catch.h"
@@ -267,6 +268,32 @@ TEST_CASE("random scenarios pass on symbolic and local, and fail once a gradient
   CHECK(num_refused * 2 <= num_exact);
   if (count >= kDefaultCount) variety.check();
   CHECK(num_spoiled * 2 >= count - num_refused);
+}
+
+TEST_CASE("random transformers pass on symbolic and local, and fail once a gradient is spoiled") {
+  const std::uint64_t seed = property_seed() + 1;
+  const int count = property_count(kDefaultCount);
+  Dice dice(seed);
+  int num_spoiled = 0;
+  for (int i = 0; i < count; ++i) {
+    SavedIfFailing text(random_transformer(dice), i, seed);
+    INFO("transformer " << i << " of seed " << seed << ", saved as " << text.file());
+    const VerifiedPlan plan = verify_plan(build_plan(parse_scenario(text.json(), text.file())));
+    const RunResult symbolic = SymbolicExecutor().run(plan, {});
+    text.expect(compare_runs(plan, symbolic, {}).passed());
+    RunResult run = LocalExecutor().run(plan, {});
+    text.expect(is_as_told(plan, symbolic, run));
+    const std::optional<ReferenceRun> reference = reference_of(plan, run);
+    REQUIRE(reference.has_value());
+    const Verdict verdict = compare_runs(plan, run, *reference);
+    INFO(all_messages(verdict));
+    text.expect(verdict.passed());
+    const auto p = static_cast<int>(dice.below(static_cast<std::int64_t>(plan->parameters.size())));
+    if (spoil_one_gradient(dice, run, p) < 0) continue;
+    ++num_spoiled;
+    text.expect(!compare_runs(plan, run, *reference).passed());
+  }
+  CHECK(num_spoiled * 2 >= count);
 }
 
 }  // namespace

@@ -82,7 +82,7 @@ TEST_CASE("the plan of seven rows over four ranks, whole") {
   2   the model applies its modules in order
   3   outside compute parameters are sharded (multi-dim RFC 2.1.2)
         [Replicate] -> [RaggedShard((0,), (2, 2, 2, 1))]
-  4   every data rank takes the loss of its own samples
+  4   every rank takes the loss of the samples that it holds
   5   gradients flow back through the modules in reverse
   6   shard_size > 1: reduce-scatter over the sharded group (multi-dim RFC 2.2.2)
         [Partial(sum)] -> [RaggedShard((0,), (2, 2, 2, 1))]

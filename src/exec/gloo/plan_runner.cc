@@ -19,6 +19,7 @@ std::string subject_of(const Plan& plan, const Step& step) {
     return " of the " + activation_text(plan, plan.redistributions.at(
                                                   static_cast<std::size_t>(step.redistribution)));
   }
+  if (step.kind == StepKind::Loss && step.collective) return " of the loss";
   if (step.bucket >= 0) {
     const Bucket& bucket = plan.buckets.at(static_cast<std::size_t>(step.bucket));
     return " of unit " + scenario.units.at(static_cast<std::size_t>(bucket.unit)).name;

@@ -179,10 +179,12 @@ Plan insert_reductions(Plan plan) {
   const auto num_modules =
       std::max(plan.scenario.model.modules.size(), plan.scenario.model.elementwise.size());
   std::vector<int> unit_of_module(num_modules, -1);
-  for (std::size_t p = 0; p < plan.parameters.size(); ++p) {
-    const Bucket& bucket = plan.bucket(plan.parameters[p].bucket);
-    if (bucket.is_ignored) continue;
-    unit_of_module[static_cast<std::size_t>(plan.scenario.parameters[p].module)] = bucket.unit;
+  const std::vector<std::vector<int>> parameters = parameters_of_modules(plan.scenario);
+  for (std::size_t module = 0; module < num_modules; ++module) {
+    for (const int p : parameters[module]) {
+      const Bucket& bucket = plan.bucket(plan.parameter(p).bucket);
+      if (!bucket.is_ignored) unit_of_module[module] = bucket.unit;
+    }
   }
   const auto is_root = [&](int unit) {
     return plan.scenario.units[static_cast<std::size_t>(unit)].is_root;

@@ -1,13 +1,278 @@
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "base/check.h"
 #include "plan/passes/passes.h"
 #include "scenario/module_layouts.h"
 
 namespace hpsim {
+namespace {
+
+using Layout = std::vector<Placement>;
+
+/// Plans what every module reads and writes, forwards and then backwards.
+class ActivationPlanner {
+ public:
+  explicit ActivationPlanner(Plan& plan)
+      : plan_(plan),
+        model_(plan.scenario.model),
+        features_(features_along(model_)),
+        needs_gradient_(features_.size(), false),
+        versions_(features_.size()),
+        gradients_(features_.size(), -1) {
+    const auto parameters = parameters_of_modules(plan.scenario);
+    for (int m = 0; m < num_modules(); ++m) {
+      bool needs = !parameters[static_cast<std::size_t>(m)].empty();
+      for (const int input : inputs_of(model_, m))
+        needs = needs || needs_gradient_[static_cast<std::size_t>(input)];
+      needs_gradient_[static_cast<std::size_t>(m) + 1] = needs;
+    }
+  }
+
+  void run() {
+    plan_forward();
+    plan_loss();
+    for (int m = num_modules(); m-- > 0;)
+      plan_backward(m);
+    free_values();
+  }
+
+ private:
+  /// A layout in which something reads an activation.
+  struct Version {
+    int value = -1;
+    int first_reader = -1;     ///< module; number of modules: the loss. The last one in backward
+    std::vector<int> arrived;  ///< gradients of it that its readers left, by layout
+  };
+
+  [[nodiscard]] int num_modules() const { return static_cast<int>(model_.modules.size()); }
+  [[nodiscard]] ModulePlan& module(int m) { return plan_.modules[static_cast<std::size_t>(m)]; }
+  [[nodiscard]] const Layout& layout_of(int value) const {
+    return plan_.values[static_cast<std::size_t>(value)].layout;
+  }
+  [[nodiscard]] std::vector<Version>& versions(int activation) {
+    return versions_[static_cast<std::size_t>(activation)];
+  }
+
+  int add_value(int activation, bool is_gradient, Layout layout) {
+    plan_.values.push_back({activation, is_gradient,
+                            features_[static_cast<std::size_t>(activation)], std::move(layout)});
+    return static_cast<int>(plan_.values.size()) - 1;
+  }
+
+  /// Brings a value to another layout: the new value, or the same if it has that layout.
+  int redistributed(int value, const Layout& wanted, int asked_by, std::vector<int>& list) {
+    const ActivationValue from = plan_.values[static_cast<std::size_t>(value)];
+    for (Transition& transition : redistribute(from.layout, wanted)) {
+      const int next = add_value(from.activation, from.is_gradient, transition.after);
+      list.push_back(static_cast<int>(plan_.redistributions.size()));
+      plan_.redistributions.push_back({.from = value,
+                                       .to = next,
+                                       .activation = from.activation,
+                                       .asked_by = asked_by,
+                                       .is_gradient = from.is_gradient,
+                                       .features = from.features,
+                                       .transition = std::move(transition)});
+      value = next;
+    }
+    return value;
+  }
+
+  /// The value of an activation in a layout, which a reader asks for: one for all that do.
+  int version(int activation, const Layout& wanted, int reader, int asked_by,
+              std::vector<int>& list) {
+    for (const Version& known : versions(activation)) {
+      if (layout_of(known.value) == wanted) return note_reader(activation, known.value, reader);
+    }
+    const int base = versions(activation).at(0).value;
+    versions(activation).push_back({redistributed(base, wanted, asked_by, list), -1, {}});
+    return note_reader(activation, versions(activation).back().value, reader);
+  }
+
+  int note_reader(int activation, int value, int reader) {
+    for (Version& known : versions(activation)) {
+      if (known.value == value && known.first_reader < 0) known.first_reader = reader;
+    }
+    return value;
+  }
+
+  void plan_forward() {
+    std::vector<ModuleLayout> layouts = module_layouts(plan_.scenario);
+    versions(0).push_back({add_value(0, false, input_layout(plan_.scenario)), -1, {}});
+    for (int m = 0; m < num_modules(); ++m) {
+      ModulePlan& planned = plan_.modules.emplace_back();
+      planned.layout = std::move(layouts[static_cast<std::size_t>(m)]);
+      const std::vector<int> inputs = inputs_of(model_, m);
+      for (std::size_t i = 0; i < inputs.size(); ++i) {
+        planned.inputs.push_back(
+            version(inputs[i], planned.layout.inputs[i], m, m, planned.before));
+      }
+      planned.output = add_value(m + 1, false, planned.layout.output);
+      const int given = redistributed(planned.output, planned.layout.given, m, planned.after);
+      versions(m + 1).push_back({given, -1, {}});
+    }
+  }
+
+  void plan_loss() {
+    const int last = num_modules();
+    plan_.output = layout_of(versions(last).at(0).value);
+    for (Placement& placement : plan_.output) {
+      if (std::holds_alternative<Partial>(placement)) placement = Replicate{};
+    }
+    plan_.loss.output = version(last, plan_.output, last, -1, plan_.loss.before);
+    plan_.loss.gradient = add_value(last, true, gradient_placements(plan_.output));
+    arrive(last, plan_.loss.output, plan_.loss.gradient);
+    close(last, plan_.loss.output, last, -1, plan_.loss.after);
+  }
+
+  void plan_backward(int m) {
+    if (!needs_gradient_[static_cast<std::size_t>(m) + 1]) return;
+    ModulePlan& planned = module(m);
+    const int given = gradients_[static_cast<std::size_t>(m) + 1];
+    HPSIM_CHECK(given >= 0, "nothing reads the output of module {}", m);
+    planned.output_gradient = redistributed(given, gradient_placements(planned.layout.output), m,
+                                            planned.before_backward);
+    const std::vector<int> inputs = inputs_of(model_, m);
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      planned.input_gradients.push_back(-1);
+      planned.added_to.push_back(0);
+      if (!needs_gradient_[static_cast<std::size_t>(inputs[i])]) continue;
+      const Layout& layout = planned.layout.input_gradients[i];
+      std::optional<int> known = arrived(inputs[i], planned.inputs[i], layout);
+      planned.added_to.back() = known ? 1 : 0;
+      if (!known) {
+        known = add_value(inputs[i], true, layout);
+        arrive(inputs[i], planned.inputs[i], *known);
+      }
+      planned.input_gradients.back() = *known;
+    }
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      if (planned.input_gradients[i] >= 0)
+        close(inputs[i], planned.inputs[i], m, m, planned.after_backward);
+    }
+  }
+
+  [[nodiscard]] Version& version_of(int activation, int value) {
+    for (Version& known : versions(activation)) {
+      if (known.value == value) return known;
+    }
+    HPSIM_CHECK(false, "value {} is no version of activation {}", value, activation);
+    return versions(activation).front();
+  }
+
+  /// The gradient of a version in that layout, if a reader left one.
+  std::optional<int> arrived(int activation, int value, const Layout& layout) {
+    for (const int gradient : version_of(activation, value).arrived) {
+      if (layout_of(gradient) == layout) return gradient;
+    }
+    return std::nullopt;
+  }
+
+  void arrive(int activation, int value, int gradient) {
+    version_of(activation, value).arrived.push_back(gradient);
+  }
+
+  /// Once the last reader of a version in backward is done, its gradients join that of the
+  /// activation as it was given.
+  void close(int activation, int value, int reader, int asked_by, std::vector<int>& list) {
+    Version& known = version_of(activation, value);
+    if (known.first_reader != reader) return;
+    const Layout wanted = gradient_placements(layout_of(versions(activation).at(0).value));
+    for (const int gradient : std::exchange(known.arrived, {})) {
+      int& joined = gradients_[static_cast<std::size_t>(activation)];
+      if (joined < 0) {
+        joined = redistributed(gradient, wanted, asked_by, list);
+      } else if (joined != gradient) {
+        add(gradient, joined, asked_by, list);
+      }
+    }
+  }
+
+  void add(int gradient, int joined, int asked_by, std::vector<int>& list) {
+    const std::size_t before = list.size();
+    const int last = redistributed(gradient, layout_of(joined), asked_by, list);
+    if (list.size() > before) {
+      Redistribution& change = plan_.redistributions[static_cast<std::size_t>(list.back())];
+      change.to = joined;
+      change.is_added = true;
+      plan_.values.pop_back();
+      return;
+    }
+    const ActivationValue from = plan_.values[static_cast<std::size_t>(last)];
+    list.push_back(static_cast<int>(plan_.redistributions.size()));
+    plan_.redistributions.push_back(
+        {.from = last,
+         .to = joined,
+         .is_added = true,
+         .activation = from.activation,
+         .asked_by = asked_by,
+         .is_gradient = true,
+         .features = from.features,
+         .transition = {RedistributeOp::Keep, {}, from.layout, from.layout}});
+  }
+
+  /// Walks all uses from the end: where a value is seen first, it is used last.
+  void free_values() {
+    std::vector<char> seen(plan_.values.size(), 0);
+    const auto use = [&](int value, std::vector<int>& freed) {
+      if (value < 0 || seen[static_cast<std::size_t>(value)] != 0) return;
+      seen[static_cast<std::size_t>(value)] = 1;
+      freed.push_back(value);
+    };
+    const auto use_all = [&](const std::vector<int>& list) {
+      for (std::size_t i = list.size(); i-- > 0;) {
+        Redistribution& change = plan_.redistributions[static_cast<std::size_t>(list[i])];
+        use(change.to, change.freed);
+        use(change.from, change.freed);
+      }
+    };
+    for (int m = 0; m < num_modules(); ++m) {
+      ModulePlan& planned = module(m);
+      use_all(planned.after_backward);
+      for (const int gradient : planned.input_gradients)
+        use(gradient, planned.freed_after_backward);
+      use(planned.output_gradient, planned.freed_after_backward);
+      if (planned.output_gradient >= 0 &&
+          keeps_inputs(model_.modules[static_cast<std::size_t>(m)])) {
+        for (const int input : planned.inputs)
+          use(input, planned.freed_after_backward);
+      }
+      use_all(planned.before_backward);
+    }
+    use_all(plan_.loss.after);
+    use(plan_.loss.gradient, plan_.loss.freed);
+    use(plan_.loss.output, plan_.loss.freed);
+    use_all(plan_.loss.before);
+    for (int m = num_modules(); m-- > 0;) {
+      ModulePlan& planned = module(m);
+      use_all(planned.after);
+      use(planned.output, planned.freed_after_forward);
+      for (const int input : planned.inputs)
+        use(input, planned.freed_after_forward);
+      use_all(planned.before);
+    }
+  }
+
+  /// Whether its backward reads what its forward read.
+  static bool keeps_inputs(const ModuleSpec& module) { return module.type != ModuleType::Add; }
+
+  Plan& plan_;
+  const ModelSpec& model_;
+  std::vector<std::int64_t> features_;
+  std::vector<bool> needs_gradient_;            ///< per activation
+  std::vector<std::vector<Version>> versions_;  ///< per activation: as it is given, then others
+  std::vector<int> gradients_;                  ///< per activation: as it was given; -1: none yet
+};
+
+}  // namespace
 
 Plan lay_out_activations(Plan plan) {
-  plan.modules = module_layouts(plan.scenario);
-  plan.output = plan.modules.empty() ? input_layout(plan.scenario) : plan.modules.back().given;
-  for (Placement& placement : plan.output) {
-    if (std::holds_alternative<Partial>(placement)) placement = Replicate{};
+  if (plan.scenario.model.is_elementwise()) {
+    plan.output = input_layout(plan.scenario);
+  } else {
+    ActivationPlanner(plan).run();
   }
   return plan;
 }

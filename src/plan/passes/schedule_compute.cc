@@ -2,13 +2,17 @@
 
 #include "base/check.h"
 #include "plan/activation_part.h"
+#include "plan/loss_collective.h"
 #include "plan/passes/passes.h"
 
 namespace hpsim {
 namespace {
 
 constexpr std::string_view kForwardRule = "the model applies its modules in order";
-constexpr std::string_view kLossRule = "every data rank takes the loss of its own samples";
+constexpr std::string_view kLossRule = "every rank takes the loss of the samples that it holds";
+constexpr std::string_view kClassesRule =
+    "every rank takes the loss of the samples that it holds; where its classes are cut, ranks "
+    "gather three numbers per position instead of the logits";
 constexpr std::string_view kBackwardRule = "gradients flow back through the modules in reverse";
 constexpr std::string_view kUnshardRule =
     "compute sees whole parameters: only the fully_shard dim is gathered (multi-dim RFC 2.1.2)";
@@ -17,36 +21,85 @@ constexpr std::string_view kReshardRule =
 constexpr std::string_view kOptimizerRule =
     "the optimizer updates true shards only (ragged RFC 6.4)";
 constexpr std::string_view kWholeRule =
-    "a weight whose rows are not cut, or cut by rows (colwise), takes every input feature";
+    "a weight that is whole, or cut by rows (colwise), takes every input feature";
+constexpr std::string_view kSumRule = "a linear needs the sum: its input comes as terms of one";
+constexpr std::string_view kInnerCutRule =
+    "a cut inside another one is undone first, and made anew where it is wanted";
 constexpr std::string_view kColumnsRule =
     "a weight cut by columns (rowwise) takes the input features of its columns";
 constexpr std::string_view kSamplesRule =
     "along a data dim that cuts its weight a module takes the samples of all ranks";
 constexpr std::string_view kTermsRule =
     "an activation function needs the sum: its input comes as terms of one";
+constexpr std::string_view kNormRule = "a norm takes all features of its positions";
+constexpr std::string_view kSequenceRule =
+    "the style sequence_parallel takes and gives a part of the sequence";
+constexpr std::string_view kTokensRule = "an embedding that is cut takes all tokens";
+constexpr std::string_view kHeadsRule =
+    "attention takes whole sequences, and queries, keys and values cut alike into heads";
+constexpr std::string_view kAlikeRule =
+    "both inputs of a sum or product are cut alike; a residual's branch as its input";
 constexpr std::string_view kRowwiseRule =
     "rowwise gives Replicate: each rank computed terms of every output feature";
+constexpr std::string_view kRowwiseSpRule =
+    "rowwise_sp gives a part of the sequence: each rank computed terms of every output feature";
 constexpr std::string_view kLossTermsRule =
     "the loss needs the sum: the model's output comes as terms of one";
 constexpr std::string_view kAddTermsRule =
     "backward of one input read by all ranks: each has a term of its gradient (transposed)";
 constexpr std::string_view kTransposedRule = "backward of a redistribution is the transposed one";
+constexpr std::string_view kJoinRule =
+    "the gradients that all readers of an activation left add up";
+
+/// `wanted` is the layout in which the linear computes.
+std::string_view rule_of_linear(const ModelSpec& model, const Transition& transition,
+                                const std::vector<Placement>& wanted) {
+  const auto dim = static_cast<std::size_t>(transition.mesh_dims.at(0));
+  if (transition.after[dim] != wanted[dim]) return kInnerCutRule;
+  if (cuts(transition.before[dim], kSampleDim)) return kSamplesRule;
+  if (cuts(wanted[dim], feature_dim(model))) return kColumnsRule;
+  return std::holds_alternative<Partial>(transition.before[dim]) ? kSumRule : kWholeRule;
+}
 
 /// Why an activation, or its gradient, changes so.
 std::string_view rule_of(const Plan& plan, const Redistribution& redistribution) {
   const Transition& transition = redistribution.transition;
   if (redistribution.is_gradient) {
+    if (transition.op == RedistributeOp::Keep) return kJoinRule;
     const bool adds = transition.op == RedistributeOp::AllReduce ||
                       transition.op == RedistributeOp::ReduceScatter;
     return adds ? kAddTermsRule : kTransposedRule;
   }
   if (redistribution.asked_by < 0) return kLossTermsRule;
-  if (redistribution.activation > redistribution.asked_by) return kRowwiseRule;
   const auto module = static_cast<std::size_t>(redistribution.asked_by);
-  if (plan.scenario.model.modules[module].type != ModuleType::Linear) return kTermsRule;
-  const auto dim = static_cast<std::size_t>(transition.mesh_dims.at(0));
-  if (cuts(transition.before[dim], 0)) return kSamplesRule;
-  return is_cut(transition.after[dim]) ? kColumnsRule : kWholeRule;
+  if (redistribution.activation > redistribution.asked_by) {
+    return plan.scenario.styles.at(module) == ParallelStyle::Rowwise ? kRowwiseRule
+                                                                     : kRowwiseSpRule;
+  }
+  const ModelSpec& model = plan.scenario.model;
+  switch (model.modules[module].type) {
+    case ModuleType::Linear:
+      return rule_of_linear(model, transition, plan.modules[module].layout.inputs.at(0));
+    case ModuleType::Embedding:
+      return kTokensRule;
+    case ModuleType::LayerNorm:
+    case ModuleType::RmsNorm:
+      return plan.scenario.styles.empty() ||
+                     plan.scenario.styles[module] != ParallelStyle::SequenceParallel
+                 ? kNormRule
+                 : kSequenceRule;
+    case ModuleType::AttentionCore:
+      return kHeadsRule;
+    case ModuleType::SiluGate:
+    case ModuleType::Add:
+      return kAlikeRule;
+    case ModuleType::Relu:
+    case ModuleType::Tanh:
+    case ModuleType::Silu:
+    case ModuleType::Gelu:
+      return kTermsRule;
+  }
+  return kTransposedRule;
 }
 
 /// Emits the steps of one optimizer step.
@@ -63,19 +116,20 @@ class Scheduler {
     unit_of_module_.assign(num_modules, -1);
     first_module_.assign(scenario_.units.size(), -1);
     last_module_.assign(scenario_.units.size(), -1);
-    for (int unit = 0; unit < num_units(); ++unit) {
-      for (const int p : scenario_.units[static_cast<std::size_t>(unit)].parameters) {
-        const auto module =
-            static_cast<std::size_t>(scenario_.parameters[static_cast<std::size_t>(p)].module);
-        first_with_parameters_ = std::min(first_with_parameters_, static_cast<int>(module));
-        if (scenario_.units[static_cast<std::size_t>(unit)].is_ignored) continue;
-        if (!is_root(unit)) unit_of_module_[module] = unit;
+    const std::vector<std::vector<int>> parameters = parameters_of_modules(scenario_);
+    for (int module = 0; module < static_cast<int>(num_modules); ++module) {
+      for (const int p : parameters[static_cast<std::size_t>(module)]) {
+        const Bucket& bucket = plan.bucket(plan.parameter(p).bucket);
+        if (bucket.is_ignored) continue;
+        const int unit = bucket.unit;
+        if (!is_root(unit)) unit_of_module_[static_cast<std::size_t>(module)] = unit;
         int& first = first_module_[static_cast<std::size_t>(unit)];
-        if (first < 0) first = static_cast<int>(module);
-        last_module_[static_cast<std::size_t>(unit)] = static_cast<int>(module);
+        if (first < 0) first = module;
+        last_module_[static_cast<std::size_t>(unit)] = module;
       }
     }
-    if (!scenario_.model.is_elementwise()) plan_redistributions();
+    make_changes();
+    if (!scenario_.model.is_elementwise()) loss_collective_ = loss_collective(plan);
   }
 
   void schedule(std::int64_t step) {
@@ -86,23 +140,27 @@ class Scheduler {
     for (int module = 0; module < num_modules(); ++module) {
       const int unit = unit_of_module_[static_cast<std::size_t>(module)];
       if (is_first_of(unit, module)) each_cut_bucket(unit, StepKind::Unshard);
-      redistribute(into_, module);
+      redistribute(module, &ModulePlan::before);
       emit(StepKind::Forward, -1, module, kForwardRule);
-      redistribute(out_of_, module);
+      redistribute(module, &ModulePlan::after);
       if (reshards && is_last_of(unit, module)) each_cut_bucket(unit, StepKind::Reshard);
     }
     if (reshards) reshard_root();
-    redistribute(into_, num_modules());
-    emit(StepKind::Loss, -1, -1, kLossRule);
+    redistribute(plan_.loss.before);
+    Step& loss = emit(StepKind::Loss, -1, -1, kLossRule);
+    loss.collective = loss_collective_;
+    if (loss_collective_) loss.why.rule = kClassesRule;
 
     phase_ = Phase::Backward;
     if (reshards) unshard_root();
-    // Before the first module with parameters nothing needs a gradient.
-    for (int module = num_modules(); module-- > first_with_parameters_;) {
+    redistribute(plan_.loss.after);
+    for (int module = num_modules(); module-- > 0;) {
+      if (!runs_backward(module)) continue;
       const int unit = unit_of_module_[static_cast<std::size_t>(module)];
       if (reshards && is_last_of(unit, module)) each_cut_bucket(unit, StepKind::Unshard);
+      redistribute(module, &ModulePlan::before_backward);
       emit(StepKind::Backward, -1, module, kBackwardRule);
-      redistribute(back_, module);
+      redistribute(module, &ModulePlan::after_backward);
       if (is_first_of(unit, module)) each_cut_bucket(unit, StepKind::Reshard);
     }
     reshard_root();
@@ -122,39 +180,6 @@ class Scheduler {
   }
   [[nodiscard]] bool is_last_of(int unit, int module) const {
     return unit >= 0 && last_module_[static_cast<std::size_t>(unit)] == module;
-  }
-
-  /// Steps that change the layout of an activation, ready but for the optimizer step.
-  using Changes = std::vector<std::vector<Step>>;  ///< per module, and the loss
-
-  void plan_redistributions() {
-    const auto num_places = static_cast<std::size_t>(num_modules()) + 1;
-    into_.resize(num_places);
-    out_of_.resize(num_places);
-    back_.resize(num_places);
-    const std::vector<std::int64_t> features = features_along(scenario_.model);
-    std::vector<Placement> now = input_layout(scenario_);
-    for (int module = 0; module < num_modules(); ++module) {
-      const ModuleLayout& layout = plan_.modules[static_cast<std::size_t>(module)];
-      const auto change = [&](Changes& changes, int activation, bool is_gradient,
-                              const std::vector<Placement>& from,
-                              const std::vector<Placement>& to) {
-        add_changes(changes[static_cast<std::size_t>(module)],
-                    {.activation = activation,
-                     .asked_by = module,
-                     .is_gradient = is_gradient,
-                     .features = features[static_cast<std::size_t>(activation)]},
-                    from, to);
-      };
-      change(into_, module, false, now, layout.input);
-      change(out_of_, module + 1, false, layout.output, layout.given);
-      if (module > first_with_parameters_) {
-        change(back_, module, true, layout.input_gradient, gradient_placements(now));
-      }
-      now = layout.given;
-    }
-    add_changes(into_.back(), {.activation = num_modules(), .features = features.back()}, now,
-                plan_.output);
   }
 
   void unshard_root() { each_root(StepKind::Unshard); }
@@ -200,29 +225,38 @@ class Scheduler {
     }
   }
 
-  void add_changes(std::vector<Step>& changes, Redistribution redistribution,
-                   const std::vector<Placement>& from, const std::vector<Placement>& to) {
-    for (Transition& transition : hpsim::redistribute(from, to)) {
-      redistribution.transition = std::move(transition);
-      Step step;
+  /// Steps that change the layout of activations, made once and repeated in every optimizer step.
+  void make_changes() {
+    for (std::size_t r = 0; r < plan_.redistributions.size(); ++r) {
+      const Redistribution& redistribution = plan_.redistributions[r];
+      Step& step = changes_.emplace_back();
       step.kind = StepKind::Redistribute;
       step.phase = redistribution.is_gradient ? Phase::Backward : Phase::Forward;
       step.module = redistribution.asked_by;
-      step.redistribution = static_cast<int>(plan_.redistributions.size());
+      step.redistribution = static_cast<int>(r);
       step.collective = redistribution_collective(plan_, redistribution);
       step.why = {to_string(redistribution.transition.before),
                   to_string(redistribution.transition.after), rule_of(plan_, redistribution)};
-      changes.push_back(std::move(step));
-      plan_.redistributions.push_back(redistribution);
     }
   }
 
-  void redistribute(const Changes& changes, int module) {
-    if (changes.empty()) return;
-    for (const Step& change : changes[static_cast<std::size_t>(module)]) {
-      plan_.steps.push_back(change);
+  void redistribute(const std::vector<int>& redistributions) {
+    for (const int redistribution : redistributions) {
+      plan_.steps.push_back(changes_[static_cast<std::size_t>(redistribution)]);
       plan_.steps.back().step = step_;
     }
+  }
+
+  /// Of an elementwise parameter there are none.
+  void redistribute(int module, std::vector<int> ModulePlan::*place) {
+    if (!plan_.modules.empty())
+      redistribute(plan_.modules[static_cast<std::size_t>(module)].*place);
+  }
+
+  /// Whether anything needs the gradient of what a module computes.
+  [[nodiscard]] bool runs_backward(int module) const {
+    return plan_.modules.empty() ||
+           plan_.modules[static_cast<std::size_t>(module)].output_gradient >= 0;
   }
 
   Step& emit(StepKind kind, int bucket, int module, std::string_view rule) {
@@ -244,10 +278,8 @@ class Scheduler {
   std::vector<int> unit_of_module_;  ///< -1: no parameters, or in the root unit
   std::vector<int> first_module_;    ///< per unit
   std::vector<int> last_module_;     ///< per unit
-  int first_with_parameters_ = 1 << 30;
-  Changes into_;    ///< before a module's forward, and before the loss
-  Changes out_of_;  ///< after a module's forward
-  Changes back_;    ///< after a module's backward
+  std::optional<CollectiveSpec> loss_collective_;
+  std::vector<Step> changes_;  ///< like Plan::redistributions
   std::int64_t step_ = 0;
   Phase phase_ = Phase::Forward;
 };

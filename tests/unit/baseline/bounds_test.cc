@@ -2,14 +2,13 @@
 // something, and small faults pass them.
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <string>
 #include <vector>
 
 #include "base/dtype.h"
 #include "baseline/eigen_baseline.h"
-#include "naive_training.h"
+#include "judged_training.h"
 #include "support/catch.h"
 #include "support/scenarios.h"
 
@@ -18,98 +17,15 @@ namespace {
 
 using test::activation;
 using test::Fault;
+using test::Judge;
+using test::judge_all;
+using test::judge_training;
 using test::linear;
 using test::NaiveStep;
 using test::NaiveTraining;
-
-enum Kind { kLoss, kGradient, kParameter, kState, kNorm, kFreeLoss, kFreeNorm, kNumKinds };
-constexpr std::array<const char*, kNumKinds> kNames = {"loss", "gradient",  "parameter", "state",
-                                                       "norm", "free loss", "free norm"};
-
-/// Largest err / bound per kind.
-using Worst = std::array<double, kNumKinds>;
-
-double ratio_of(double got, double expected, double spread, double unit) {
-  const double error = std::abs(got - expected);
-  return error == 0 ? 0 : error / (spread + 4 * unit * std::abs(expected));
-}
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
-}
-
-struct Judge {
-  double unit = 0;
-  Worst worst{};
-  double vacuity = 0;  ///< largest median bound over median |expected| of a judged tensor
-
-  void scalar(Kind kind, double got, const ReferenceScalar& expected) {
-    worst[kind] = std::max(worst[kind], ratio_of(got, expected.value, expected.spread, unit));
-  }
-  void tensor(Kind kind, const std::vector<double>& got, const ReferenceTensor& expected) {
-    REQUIRE(got.size() == expected.value.size());
-    REQUIRE(got.size() == expected.spread.size());
-    std::vector<double> bounds;
-    std::vector<double> sizes;
-    for (std::size_t i = 0; i < got.size(); ++i) {
-      worst[kind] =
-          std::max(worst[kind], ratio_of(got[i], expected.value[i], expected.spread[i], unit));
-      bounds.push_back(expected.spread[i] + 4 * unit * std::abs(expected.value[i]));
-      sizes.push_back(std::abs(expected.value[i]));
-    }
-    if (median(sizes) > 0) vacuity = std::max(vacuity, median(bounds) / median(sizes));
-  }
-};
-
-/// Trains naively, lets the baseline judge every step, and returns the largest ratios.
-template <class T>
-Judge judge_training(const Scenario& scenario, std::uint32_t seed, Fault fault = Fault::None) {
-  NaiveTraining<T> naive(scenario, seed, fault);
-  std::vector<TrainingState> held;
-  std::vector<NaiveStep> steps;
-  for (std::int64_t t = 0; t < scenario.training.steps; ++t) {
-    held.push_back(naive.state());
-    steps.push_back(naive.step());
-  }
-  const ReferenceRun reference = run_baseline(scenario, held);
-  Judge judge{unit_roundoff(scenario.numerics.dtype)};
-  for (std::size_t t = 0; t < steps.size(); ++t) {
-    const ReferenceStep& expected = reference.steps[t];
-    judge.scalar(kLoss, steps[t].loss, expected.loss);
-    judge.scalar(kNorm, steps[t].grad_norm, expected.grad_norm);
-    judge.scalar(kFreeLoss, steps[t].loss, reference.losses[t]);
-    judge.scalar(kFreeNorm, steps[t].grad_norm, reference.grad_norms[t]);
-    for (std::size_t p = 0; p < scenario.parameters.size(); ++p) {
-      judge.tensor(kGradient, steps[t].gradients[p], expected.gradients[p]);
-      judge.tensor(kParameter, steps[t].after.parameters[p], expected.parameters[p]);
-      for (std::size_t s = 0; s < expected.state.size(); ++s) {
-        judge.tensor(kState, steps[t].after.state[s][p], expected.state[s][p]);
-      }
-    }
-  }
-  return judge;
-}
-
-OptimizerSpec optimizer(OptimizerSpec::Kind kind, double lr, double weight_decay = 0,
-                        double momentum = 0, bool nesterov = false) {
-  OptimizerSpec spec;
-  spec.kind = kind;
-  spec.lr = lr;
-  spec.weight_decay = weight_decay;
-  spec.momentum = momentum;
-  spec.nesterov = nesterov;
-  return spec;
-}
-
-const std::vector<OptimizerSpec>& optimizers() {
-  using OptimizerKind = OptimizerSpec::Kind;
-  static const std::vector<OptimizerSpec> specs = {
-      optimizer(OptimizerKind::Sgd, 0.1), optimizer(OptimizerKind::Sgd, 0.1, 0.01, 0.9),
-      optimizer(OptimizerKind::Sgd, 0.05, 0.01, 0.9, true),
-      optimizer(OptimizerKind::Adam, 1e-3, 0.01), optimizer(OptimizerKind::AdamW, 1e-2, 0.1)};
-  return specs;
-}
+using test::optimizers;
+using test::ratio_of;
+using test::Worst;
 
 std::vector<Scenario> scenarios() {
   std::vector<Scenario> all;
@@ -143,36 +59,10 @@ std::vector<Scenario> scenarios() {
   return all;
 }
 
-template <class T>
-Worst judge_all(std::vector<Scenario> all, std::uint32_t num_seeds) {
-  Worst worst{};
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    for (const OptimizerSpec& spec : optimizers()) {
-      for (std::uint32_t seed = 0; seed < num_seeds; ++seed) {
-        Scenario& scenario = all[i];
-        scenario.training.optimizer = spec;
-        if (scenario.training.loss_normalization == LossNormalization::Sum) {
-          scenario.training.optimizer.lr *= 0.01;
-        }
-        const Judge judge = judge_training<T>(scenario, seed);
-        for (int kind = 0; kind < kNumKinds; ++kind) {
-          INFO("scenario " << i << " optimizer " << static_cast<int>(spec.kind) << " momentum "
-                           << spec.momentum << " seed " << seed << " " << kNames[kind]);
-          CHECK(judge.worst[kind] <= 1);
-          worst[kind] = std::max(worst[kind], judge.worst[kind]);
-        }
-        INFO("scenario " << i << " seed " << seed);
-        CHECK(judge.vacuity <= 0.125);
-      }
-    }
-  }
-  return worst;
-}
-
 TEST_CASE("errors of naive float32 trainings lie within the bounds, and near them") {
   const Worst worst = judge_all<float>(scenarios(), 8);
-  for (int kind = 0; kind < kNumKinds; ++kind) {
-    INFO(kNames[kind]);
+  for (int kind = 0; kind < test::kNumKinds; ++kind) {
+    INFO(test::kNames[kind]);
     UNSCOPED_INFO("worst err / bound " << worst[kind]);
     CHECK(worst[kind] >= 0.01);
     CHECK(worst[kind] <= 0.5);
@@ -196,8 +86,8 @@ TEST_CASE("a free training stays within its bounds for many steps") {
     scenario.training.optimizer = spec;
     scenario.training.optimizer.lr *= 10;
     const Judge judge = judge_training<float>(scenario, 1);
-    CHECK(judge.worst[kFreeLoss] <= 1);
-    CHECK(judge.worst[kFreeNorm] <= 1);
+    CHECK(judge.worst[test::kFreeLoss] <= 1);
+    CHECK(judge.worst[test::kFreeNorm] <= 1);
   }
 }
 
@@ -218,8 +108,8 @@ TEST_CASE("errors of weights are common to all samples of a free training") {
   Scenario scenario = diverging_scenario(5);
   scenario.data.seed = 1;
   const Judge judge = judge_training<float>(scenario, 1);
-  CHECK(judge.worst[kFreeLoss] <= 1);
-  CHECK(judge.worst[kFreeNorm] <= 1);
+  CHECK(judge.worst[test::kFreeLoss] <= 1);
+  CHECK(judge.worst[test::kFreeNorm] <= 1);
   for (const ReferenceScalar& loss : run_baseline(scenario).losses) {
     CHECK(loss.spread < 0.01 * loss.value);
   }
@@ -284,11 +174,11 @@ TEST_CASE("small faults pass the bounds") {
       Scenario scenario = all[i];
       scenario.training.optimizer = spec;
       scenario.training.steps = 1;
-      CHECK(judge_training<float>(scenario, 1).worst[kGradient] <= 1);
-      CHECK(judge_training<float>(scenario, 1, Fault::Doubled).worst[kGradient] > 1);
-      CHECK(judge_training<float>(scenario, 1, Fault::Doubled).worst[kNorm] > 1);
-      CHECK(judge_training<float>(scenario, 1, Fault::MissingSample).worst[kGradient] > 1);
-      CHECK(judge_training<float>(scenario, 1, Fault::OneTerm).worst[kGradient] > 1);
+      CHECK(judge_training<float>(scenario, 1).worst[test::kGradient] <= 1);
+      CHECK(judge_training<float>(scenario, 1, Fault::Doubled).worst[test::kGradient] > 1);
+      CHECK(judge_training<float>(scenario, 1, Fault::Doubled).worst[test::kNorm] > 1);
+      CHECK(judge_training<float>(scenario, 1, Fault::MissingSample).worst[test::kGradient] > 1);
+      CHECK(judge_training<float>(scenario, 1, Fault::OneTerm).worst[test::kGradient] > 1);
     }
   }
 }

@@ -10,6 +10,7 @@
 #include "baseline/exact_arithmetic.h"
 #include "naive_training.h"
 #include "support/catch.h"
+#include "support/graphs.h"
 #include "support/scenarios.h"
 
 namespace hpsim {
@@ -92,6 +93,27 @@ TEST_CASE("exact trainings equal naive ones in every order") {
   check_exact<double>(momentum);
   momentum.training.optimizer.nesterov = true;
   check_exact<double>(momentum);
+}
+
+TEST_CASE("exact trainings of graphs equal naive ones in every order") {
+  test::GraphBuilder residual({3});
+  const int x = residual.linear("l0", 0, 4, 6);
+  const int h = residual.activation("a", residual.linear("l1", x, 6, 6), ModuleType::Relu);
+  residual.linear("l2", residual.add("r", x, h), 6, 2);
+  Scenario scenario = exact_scenario(residual.model(), 2);
+  scenario.training.steps = 3;
+  scenario.numerics.dtype = DType::Float64;
+  check_exact<double>(scenario);
+
+  // The output's weight is the embedding's, which two of three operations use.
+  test::GraphBuilder tied({3});
+  const int e = tied.embedding("tok", 5, 4);
+  tied.linear("out", tied.add("twice", e, e), 4, 5, true, 0);
+  Scenario tokens = exact_scenario(tied.model(), 3);
+  tokens.data.input.kind = FillSpec::Kind::Token;
+  tokens.data.input.vocabulary = 5;
+  tokens.training.steps = 2;
+  check_exact<float>(tokens);
 }
 
 TEST_CASE("weights are rounded to multiples, ties to even, then clamped") {

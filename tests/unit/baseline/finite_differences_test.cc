@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 #include <vector>
 
 #include "baseline/eigen_baseline.h"
 #include "support/catch.h"
+#include "support/graphs.h"
 #include "support/scenarios.h"
 
 namespace hpsim {
@@ -48,8 +50,10 @@ Difference central_difference(const Scenario& scenario, TrainingState state, std
   return {narrow.value, std::abs(narrow.value - wide.value) + narrow.tolerance + wide.tolerance};
 }
 
-void check_gradients(ModelSpec model, LossNormalization normalization) {
+void check_gradients(ModelSpec model, LossNormalization normalization,
+                     LossKind loss = LossKind::Mse) {
   Scenario scenario = test::fsdp_scenario(std::move(model), 2);
+  if (loss == LossKind::CrossEntropy) test::use_tokens(scenario);
   scenario.numerics.dtype = DType::Float64;
   scenario.training.steps = 2;
   scenario.training.global_batch = 6;
@@ -94,6 +98,82 @@ TEST_CASE("gradients of every module type are derivatives of the loss") {
                     normalization);
     check_gradients(test::elementwise_model({{"a", {3, 2}}, {"b", {5}}}), normalization);
   }
+}
+
+/// Every graph under mse, for a mean and for a sum.
+void check_graph(const test::GraphBuilder& graph) {
+  for (const auto normalization : {LossNormalization::LocalMean, LossNormalization::Sum})
+    check_gradients(graph.model(), normalization);
+}
+
+TEST_CASE("gradients of norms are derivatives of the loss") {
+  for (const bool is_layer_norm : {true, false}) {
+    test::GraphBuilder graph({2});
+    const auto norm = [&](const std::string& name, int x, double eps) {
+      return is_layer_norm ? graph.layer_norm(name, x, 5, eps) : graph.rms_norm(name, x, 5, eps);
+    };
+    // A large eps, of which the derivative makes something too.
+    const int x = norm("n1", graph.linear("l0", norm("n0", 0, 1e-5), 5, 5), 0.3);
+    graph.linear("l1", x, 5, 3);
+    check_graph(graph);
+  }
+}
+
+TEST_CASE("gradients of residuals are derivatives of the loss") {
+  test::GraphBuilder graph({3});
+  const int x = graph.linear("l0", 0, 4, 4);
+  const int y =
+      graph.add("r0", x, graph.activation("a", graph.linear("l1", x, 4, 4), ModuleType::Tanh));
+  // One activation read four times, twice by one operation.
+  const int z = graph.add("twice", y, y);
+  graph.add("r1", graph.linear("l2", z, 4, 4), graph.add("r2", y, x));
+  check_graph(graph);
+}
+
+TEST_CASE("gradients of attention are derivatives of the loss") {
+  const auto check = [](std::int64_t heads, std::int64_t kv_heads, bool is_causal) {
+    INFO(heads << " heads, " << kv_heads << " of keys, causal " << is_causal);
+    const std::int64_t dim = 2 * heads;
+    test::GraphBuilder graph({3});
+    graph.attention("attn", graph.linear("l", 0, 2, dim, false), dim, heads, kv_heads, is_causal);
+    check_gradients(graph.model(), LossNormalization::LocalMean);
+  };
+  check(4, 2, true);
+  for (const bool is_causal : {true, false}) {
+    check(2, 2, is_causal);
+    check(2, 1, is_causal);
+  }
+}
+
+TEST_CASE("gradients of an mlp are derivatives of the loss") {
+  for (const bool is_gated : {true, false}) {
+    test::GraphBuilder graph({2});
+    graph.mlp("mlp", graph.linear("l", 0, 3, 4), 4, 5, is_gated);
+    check_graph(graph);
+  }
+}
+
+TEST_CASE("gradients of a cross entropy are derivatives of the loss") {
+  for (const auto normalization : {LossNormalization::LocalMean, LossNormalization::Sum}) {
+    check_gradients(test::modules_model({linear("l0", 4, 5), activation("a", ModuleType::Tanh),
+                                         linear("l1", 5, 7)}),
+                    normalization, LossKind::CrossEntropy);
+  }
+  for (const bool is_tied : {false, true}) {
+    check_gradients(test::transformer_model(7, 4, 5, 3, 1, is_tied), LossNormalization::LocalMean,
+                    LossKind::CrossEntropy);
+  }
+}
+
+TEST_CASE("the gradient of a tied weight is the sum over the linears that use it") {
+  test::GraphBuilder graph;
+  const int x = graph.activation("a", graph.linear("l0", 0, 4, 4), ModuleType::Tanh);
+  graph.linear("l1", graph.activation("b", graph.linear("l2", x, 4, 4, true, 0), ModuleType::Silu),
+               4, 4, false, 0);
+  const ModelSpec& model = graph.model();
+  CHECK(names_of(list_parameters(model)) ==
+        std::vector<std::string>{"l0.weight", "l0.bias", "l2.bias"});
+  check_graph(graph);
 }
 
 }  // namespace

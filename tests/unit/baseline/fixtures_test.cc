@@ -9,6 +9,7 @@
 
 #include "baseline/eigen_baseline.h"
 #include "support/catch.h"
+#include "support/graphs.h"
 #include "support/scenarios.h"
 
 namespace hpsim {
@@ -116,6 +117,39 @@ TEST_CASE("linear and gelu under adamw equals PyTorch's") {
   scenario.training.optimizer.lr = 0.01;
   scenario.training.optimizer.weight_decay = 0.1;
   check_fixture(scenario, "linear_adamw");
+}
+
+TEST_CASE("norms over a sequence equal PyTorch's") {
+  test::GraphBuilder graph({3});
+  graph.rms_norm("rn", graph.linear("l", graph.layer_norm("ln", 0, 6), 6, 6), 6);
+  check_fixture(fixture_scenario(graph.model(), 2, 4), "norms");
+}
+
+TEST_CASE("attention, causal or not, with grouped queries equals PyTorch's") {
+  test::GraphBuilder causal({5});
+  causal.attention("attn", 0, 8, 4, 4);
+  check_fixture(fixture_scenario(causal.model(), 2, 4), "attention");
+  test::GraphBuilder full({4});
+  full.attention("attn", 0, 8, 4, 2, false);
+  check_fixture(fixture_scenario(full.model(), 2, 4), "attention_gqa_full");
+}
+
+TEST_CASE("an mlp, gated or not, equals PyTorch's") {
+  test::GraphBuilder gated({3});
+  gated.mlp("mlp", 0, 6, 10);
+  check_fixture(fixture_scenario(gated.model(), 2, 4), "mlp_gated");
+  test::GraphBuilder plain({3});
+  plain.mlp("mlp", 0, 6, 10, false);
+  check_fixture(fixture_scenario(plain.model(), 2, 4), "mlp_plain");
+}
+
+TEST_CASE("a transformer under adamw with a cross entropy equals PyTorch's") {
+  Scenario scenario = fixture_scenario(test::transformer_model(11, 8, 12, 5, 2), 2, 4);
+  test::use_tokens(scenario);
+  scenario.training.optimizer.kind = OptimizerSpec::Kind::AdamW;
+  scenario.training.optimizer.lr = 0.01;
+  scenario.training.optimizer.weight_decay = 0.01;
+  check_fixture(scenario, "transformer");
 }
 
 // These fixtures clip, which the baseline does not do yet; before the first clipping there are the

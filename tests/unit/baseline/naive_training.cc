@@ -2,51 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
+#include <utility>
+
+#include "naive_graph.h"
 
 namespace hpsim::test {
 namespace {
-
-template <class T>
-T activate(const ModuleSpec& spec, T x) {
-  switch (spec.type) {
-    case ModuleType::Relu:
-      return x > 0 ? x : T(0);
-    case ModuleType::Tanh:
-      return std::tanh(x);
-    case ModuleType::Silu:
-      return x / (1 + std::exp(-x));
-    default:
-      break;
-  }
-  if (!spec.tanh_approximation) return T(0.5) * x * (1 + std::erf(x * T(M_SQRT1_2)));
-  return T(0.5) * x * (1 + std::tanh(T(M_2_SQRTPI * M_SQRT1_2) * (x + T(0.044715) * x * x * x)));
-}
-
-template <class T>
-T activation_slope(const ModuleSpec& spec, T x) {
-  switch (spec.type) {
-    case ModuleType::Relu:
-      return x > 0 ? T(1) : T(0);
-    case ModuleType::Tanh: {
-      const T y = std::tanh(x);
-      return 1 - y * y;
-    }
-    case ModuleType::Silu: {
-      const T s = 1 / (1 + std::exp(-x));
-      return s + x * s * (1 - s);
-    }
-    default:
-      break;
-  }
-  if (!spec.tanh_approximation) {
-    return T(0.5) * (1 + std::erf(x * T(M_SQRT1_2))) +
-           x * std::exp(-x * x / 2) * T(0.5 * M_2_SQRTPI * M_SQRT1_2);
-  }
-  const T c = T(M_2_SQRTPI * M_SQRT1_2);
-  const T t = std::tanh(c * (x + T(0.044715) * x * x * x));
-  return T(0.5) * (1 + t) + T(0.5) * x * (1 - t * t) * c * (1 + T(3 * 0.044715) * x * x);
-}
 
 std::vector<double> widen(const auto& values) {
   return {values.begin(), values.end()};
@@ -56,11 +17,7 @@ std::vector<double> widen(const auto& values) {
 
 template <class T>
 NaiveTraining<T>::NaiveTraining(const Scenario& scenario, std::uint32_t seed, Fault fault)
-    : scenario_(scenario),
-      fault_(fault),
-      random_(seed),
-      shuffles_(seed % 4 != 0),
-      fuses_(seed % 2 != 0) {
+    : scenario_(scenario), fault_(fault), ops_(seed) {
   for (const ParameterSpec& parameter : scenario.parameters) {
     Values values(static_cast<std::size_t>(num_elems(parameter.shape)));
     fill(values.data(), num_elems(parameter.shape), fill_key(parameter.name, scenario.data.seed), 0,
@@ -88,19 +45,6 @@ TrainingState NaiveTraining<T>::state() const {
 }
 
 template <class T>
-template <class A, class B>
-T NaiveTraining<T>::dot(std::int64_t count, const A& a, const B& b) {
-  std::vector<std::int64_t> order(static_cast<std::size_t>(count));
-  std::iota(order.begin(), order.end(), 0);
-  if (shuffles_) std::shuffle(order.begin(), order.end(), random_);
-  T sum = 0;
-  for (const std::int64_t i : order) {
-    sum = fuses_ ? std::fma(a(i), b(i), sum) : sum + a(i) * b(i);
-  }
-  return sum;
-}
-
-template <class T>
 std::vector<T> NaiveTraining<T>::draw(const std::string& name, const FillSpec& spec,
                                       std::int64_t sample, std::int64_t elems) const {
   Values values(static_cast<std::size_t>(elems));
@@ -122,108 +66,59 @@ T NaiveTraining<T>::mean_factor(double count) const {
 }
 
 template <class T>
-std::size_t NaiveTraining<T>::first_parameter(std::size_t module) const {
-  std::size_t p = 0;
-  while (scenario_.parameters[p].module != static_cast<int>(module))
-    ++p;
-  return p;
+NaiveTensor<T> NaiveTraining<T>::draw_rows(const std::string& name, const FillSpec& spec,
+                                           std::int64_t rank, std::int64_t features) const {
+  const std::int64_t positions = num_positions(scenario_.model);
+  const std::int64_t samples = scenario_.local_batch();
+  NaiveTensor<T> rows(samples * positions, features);
+  rows.data.clear();
+  for (std::int64_t b = 0; b < samples; ++b) {
+    const Values values = draw(name, spec, rank * samples + b, positions * features);
+    rows.data.insert(rows.data.end(), values.begin(), values.end());
+  }
+  return rows;
 }
 
 template <class T>
-std::vector<std::vector<std::vector<T>>> NaiveTraining<T>::forward(std::int64_t rank) {
-  const auto& modules = scenario_.model.modules;
-  const std::int64_t rows = scenario_.local_batch();
-  std::vector<std::vector<Values>> inputs(modules.size() + 1);
-  for (std::int64_t b = 0; b < rows; ++b) {
-    inputs[0].push_back(
-        draw("input", scenario_.data.input, rank * rows + b, modules[0].in_features));
+T NaiveTraining<T>::run_mse(std::int64_t rank, const NaiveTensor<T>& y, NaiveTensor<T>& dy) {
+  const NaiveTensor<T> target = draw_rows("target", scenario_.data.target, rank, y.cols);
+  const T factor = mean_factor(static_cast<double>(y.rows * y.cols));
+  Values errors;
+  for (std::size_t i = 0; i < y.data.size(); ++i) {
+    errors.push_back(y.data[i] - target.data[i]);
+    dy.data[i] = 2 * errors.back() * factor;
   }
-  for (std::size_t m = 0; m < modules.size(); ++m) {
-    const ModuleSpec& spec = modules[m];
-    for (const Values& x : inputs[m]) {
-      Values y = x;
-      if (spec.type == ModuleType::Linear) {
-        const std::size_t p = first_parameter(m);
-        y.assign(static_cast<std::size_t>(spec.out_features), T(0));
-        for (std::int64_t o = 0; o < spec.out_features; ++o) {
-          const T* w = parameters_[p].data() + o * spec.in_features;
-          y[o] = dot(
-              spec.in_features, [&](auto i) { return x[i]; }, [&](auto i) { return w[i]; });
-          if (spec.bias) y[o] += parameters_[p + 1][o];
-        }
-      } else {
-        for (T& value : y)
-          value = activate(spec, value);
-      }
-      inputs[m + 1].push_back(std::move(y));
-    }
-  }
-  return inputs;
+  const auto error_at = [&](auto i) { return errors[i]; };
+  return ops_.dot(y.rows * y.cols, error_at, error_at) * factor;
 }
 
 template <class T>
-void NaiveTraining<T>::backward_linear(std::size_t module, bool is_faulty,
-                                       const std::vector<Values>& x, std::vector<Values>& dy,
-                                       std::vector<Values>& gradients) {
-  const ModuleSpec& spec = scenario_.model.modules[module];
-  const auto rows = static_cast<std::int64_t>(x.size());
-  const std::size_t p = first_parameter(module);
-  const T one_term = is_faulty ? T(1.001) : T(1);
-  for (std::int64_t o = 0; o < spec.out_features; ++o) {
-    for (std::int64_t i = 0; i < spec.in_features; ++i) {
-      gradients[p][o * spec.in_features + i] = dot(
-          rows, [&](auto b) { return dy[b][o] * (b + o + i == 0 ? one_term : T(1)); },
-          [&](auto b) { return x[b][i]; });
-    }
-    if (spec.bias) {
-      gradients[p + 1][o] = dot(
-          rows, [&](auto b) { return dy[b][o]; }, [](auto) { return T(1); });
-    }
-  }
-  std::vector<Values> dx = x;
-  for (std::int64_t b = 0; b < rows; ++b) {
-    for (std::int64_t i = 0; i < spec.in_features; ++i) {
-      dx[b][i] = dot(
-          spec.out_features, [&](auto o) { return dy[b][o]; },
-          [&](auto o) { return parameters_[p][o * spec.in_features + i]; });
-    }
-  }
-  dy = std::move(dx);
+T NaiveTraining<T>::run_cross_entropy(std::int64_t rank, const NaiveTensor<T>& y,
+                                      NaiveTensor<T>& dy) {
+  const NaiveTensor<T> target = draw_rows("target", scenario_.data.target, rank, 1);
+  const T factor = mean_factor(static_cast<double>(y.rows));
+  const NaiveTensor<T> losses = ops_.cross_entropy(y, target);
+  dy = ops_.cross_entropy_gradient(y, target);
+  for (T& value : dy.data)
+    value *= factor;
+  return ops_.sum(y.rows, [&](auto i) { return losses.data[i]; }) * factor;
 }
 
 template <class T>
 T NaiveTraining<T>::run_rank_modules(std::int64_t rank, std::vector<Values>& gradients) {
-  const auto& modules = scenario_.model.modules;
-  const std::int64_t rows = scenario_.local_batch();
-  const std::vector<std::vector<Values>> inputs = forward(rank);
-  const auto outputs = static_cast<std::int64_t>(inputs.back()[0].size());
-  const T factor = mean_factor(static_cast<double>(rows * outputs));
-  std::vector<Values> dy = inputs.back();
-  Values errors;
-  for (std::int64_t b = 0; b < rows; ++b) {
-    const Values target = draw("target", scenario_.data.target, rank * rows + b, outputs);
-    const bool is_missing =
-        fault_ == Fault::MissingSample && rank * rows + b + 1 == scenario_.training.global_batch;
-    for (std::int64_t o = 0; o < outputs; ++o) {
-      errors.push_back(dy[b][o] - target[o]);
-      dy[b][o] = is_missing ? T(0) : 2 * errors.back() * factor;
-    }
+  NaiveGraph<T> graph(scenario_, ops_, parameters_);
+  const std::int64_t features = features_along(scenario_.model).front();
+  const NaiveTensor<T> y = graph.forward(draw_rows("input", scenario_.data.input, rank, features));
+  NaiveTensor<T> dy = y;
+  const T loss = scenario_.training.loss == LossKind::Mse ? run_mse(rank, y, dy)
+                                                          : run_cross_entropy(rank, y, dy);
+  const bool has_last = rank + 1 == scenario_.num_data_ranks();
+  if (fault_ == Fault::MissingSample && has_last) {
+    const std::int64_t elems = num_positions(scenario_.model) * y.cols;
+    std::fill(dy.data.end() - elems, dy.data.end(), T(0));
   }
-  const auto error_at = [&](auto i) { return errors[i]; };
-  const T loss = dot(static_cast<std::int64_t>(errors.size()), error_at, error_at);
-  for (std::size_t m = modules.size(); m-- > 0;) {
-    if (modules[m].type == ModuleType::Linear) {
-      const bool is_faulty = fault_ == Fault::OneTerm && m == 0 && rank == 0;
-      backward_linear(m, is_faulty, inputs[m], dy, gradients);
-      continue;
-    }
-    for (std::int64_t b = 0; b < rows; ++b) {
-      for (std::size_t i = 0; i < dy[b].size(); ++i) {
-        dy[b][i] *= activation_slope(modules[m], inputs[m][b][i]);
-      }
-    }
-  }
-  return loss * factor;
+  graph.backward(std::move(dy), fault_ == Fault::OneTerm && rank == 0, gradients);
+  return loss;
 }
 
 template <class T>
@@ -250,12 +145,12 @@ T NaiveTraining<T>::run_rank_elementwise(std::int64_t rank, std::vector<Values>&
       }
     }
     const T one_term = fault_ == Fault::OneTerm && p == 0 && rank == 0 ? T(1.001) : T(1);
-    loss += factor * dot(
+    loss += factor * ops_.dot(
                          static_cast<std::int64_t>(squares.size()),
                          [&](auto i) { return squares[i]; }, [](auto) { return T(1); });
     for (std::int64_t i = 0; i < elems; ++i) {
       gradients[p][i] =
-          factor * dot(
+          factor * ops_.dot(
                        rows, [&](auto b) { return errors[b][i] * (b + i == 0 ? one_term : T(1)); },
                        [&](auto b) { return inputs[b][i]; });
     }
@@ -316,7 +211,7 @@ NaiveStep NaiveTraining<T>::step() {
   NaiveStep result;
   result.loss = static_cast<double>(
       mean_factor(static_cast<double>(num_ranks)) *
-      dot(
+      ops_.dot(
           num_ranks, [&](auto r) { return losses[r]; }, [](auto) { return T(1); }));
   // k on what goes in, 1/F on what comes out.
   const T scaling = T(scenario_.fully_shard.gradient_scaling_factor);
@@ -332,7 +227,7 @@ NaiveStep NaiveTraining<T>::step() {
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     Values gradient(parameters_[p].size());
     for (std::size_t i = 0; i < gradient.size(); ++i) {
-      gradient[i] = divisor * dot(
+      gradient[i] = divisor * ops_.dot(
                                   num_ranks, [&](auto r) { return of_rank[r][p][i] * scaling; },
                                   [](auto) { return T(1); });
       if (fault_ == Fault::Doubled && p + 1 == parameters_.size()) gradient[i] *= 2;

@@ -1,9 +1,10 @@
 #pragma once
 
 #include <cstdint>
-#include <random>
+#include <string>
 #include <vector>
 
+#include "naive_ops.h"
 #include "scenario/scenario.h"
 #include "trace/training_state.h"
 
@@ -39,20 +40,16 @@ class NaiveTraining {
  private:
   using Values = std::vector<T>;
 
-  /// Sum of a(i) b(i) over i < count, in some order.
-  template <class A, class B>
-  [[nodiscard]] T dot(std::int64_t count, const A& a, const B& b);
   [[nodiscard]] Values draw(const std::string& name, const FillSpec& fill, std::int64_t sample,
                             std::int64_t elems) const;
   [[nodiscard]] T mean_factor(double count) const;
 
-  /// Of the module's weight, which its bias follows.
-  [[nodiscard]] std::size_t first_parameter(std::size_t module) const;
-  /// [module][sample]: what goes into each module, and last the output.
-  [[nodiscard]] std::vector<std::vector<Values>> forward(std::int64_t rank);
-  /// Turns dy of the output into dy of the input x.
-  void backward_linear(std::size_t module, bool is_faulty, const std::vector<Values>& x,
-                       std::vector<Values>& dy, std::vector<Values>& gradients);
+  /// The rank's rows of every sample.
+  [[nodiscard]] NaiveTensor<T> draw_rows(const std::string& name, const FillSpec& spec,
+                                         std::int64_t rank, std::int64_t features) const;
+  /// Loss of the rank's outputs y, and the gradient of y.
+  [[nodiscard]] T run_mse(std::int64_t rank, const NaiveTensor<T>& y, NaiveTensor<T>& dy);
+  [[nodiscard]] T run_cross_entropy(std::int64_t rank, const NaiveTensor<T>& y, NaiveTensor<T>& dy);
   /// Fills the rank's gradients and returns its loss.
   [[nodiscard]] T run_rank(std::int64_t rank, std::vector<Values>& gradients);
   [[nodiscard]] T run_rank_modules(std::int64_t rank, std::vector<Values>& gradients);
@@ -61,9 +58,7 @@ class NaiveTraining {
 
   const Scenario& scenario_;
   Fault fault_;
-  std::mt19937 random_;
-  bool shuffles_;
-  bool fuses_;
+  NaiveOps<T> ops_;
   std::int64_t step_ = 0;
   std::vector<Values> parameters_;
   std::vector<std::vector<Values>> state_;  ///< [state tensor][parameter]

@@ -81,8 +81,12 @@ class Ranks {
   }
 
   void change(const Transition& transition) {
-    const Redistribution redistribution{
-        .activation = 0, .asked_by = 0, .features = features_, .transition = transition};
+    const Redistribution redistribution{.from = 0,
+                                        .to = 1,
+                                        .asked_by = 0,
+                                        .features = features_,
+                                        .transition = transition,
+                                        .freed = {0}};
     const auto spec = redistribution_collective(plan_, redistribution);
     CHECK(spec.has_value() == communicates(transition.op));
     std::vector<ActivationExchange<double>> exchanges;
@@ -93,12 +97,13 @@ class Ranks {
       ends.push_back(exchanges[index(rank)].begin(held_[index(rank)]));
     if (spec) communicate(*spec, ends);
     for (std::int64_t rank = 0; rank < plan_.mesh().num_ranks(); ++rank)
-      exchanges[index(rank)].finish(held_[index(rank)]);
+      exchanges[index(rank)].finish(held_[index(rank)], held_[index(rank)]);
   }
 
   /// What a rank sends, in memory that was used before.
   [[nodiscard]] std::vector<double> sent(const Transition& transition, std::int64_t rank) {
-    const Redistribution redistribution{.features = features_, .transition = transition};
+    const Redistribution redistribution{
+        .from = 0, .to = 1, .features = features_, .transition = transition, .freed = {0}};
     const auto spec = redistribution_collective(plan_, redistribution);
     const std::int64_t elems = spec.value().elems_in.at(plan_.mesh(), coordinate(rank));
     Buffer<double> used = memory(rank).take(MemoryKind::Activations, elems);
@@ -107,7 +112,7 @@ class Ranks {
     ActivationExchange<double> exchange(plan_, redistribution, coordinate(rank), memory(rank));
     const auto ends = exchange.begin(held_[index(rank)]);
     std::vector<double> values(ends.input, ends.input + elems);
-    exchange.finish(held_[index(rank)]);
+    exchange.finish(held_[index(rank)], held_[index(rank)]);
     return values;
   }
 

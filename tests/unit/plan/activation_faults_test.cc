@@ -108,17 +108,15 @@ TEST_CASE("planted: a change of layout comes twice") {
 TEST_CASE("planted: a change of layout comes too early or too late") {
   Chain chain;
   chain.move(kSummed, StepKind::Forward, "down");
-  // Parts are added as if they were terms, "down" gets whole features, the loss gets terms, and the
-  // gradient of "down" is as its input was.
-  CHECK(codes_of(chain.plan) == Codes{FindingCode::DoubleReduced, FindingCode::CommOrder,
-                                      FindingCode::UnreducedPartial, FindingCode::CommOrder});
+  // What it should add is not there yet.
+  CHECK(codes_of(chain.plan) == Codes{FindingCode::CommOrder});
   chain = {};
   chain.move(kGradient, StepKind::Backward, "up");
-  CHECK(codes_of(chain.plan) ==
-        Codes{FindingCode::DoubleReduced, FindingCode::CommOrder, FindingCode::UnreducedPartial});
+  // Nor is it here, and "up" gets terms.
+  CHECK(codes_of(chain.plan) == Codes{FindingCode::CommOrder, FindingCode::UnreducedPartial});
   chain = {};
   chain.move(kGathered, StepKind::Forward, "up");
-  CHECK(codes_of(chain.plan) == Codes{FindingCode::CommOrder, FindingCode::CommOrder});
+  CHECK(codes_of(chain.plan) == Codes{FindingCode::CommOrder});
 }
 
 TEST_CASE("planted: a change of layout does not do what its layouts ask for") {
@@ -200,22 +198,43 @@ TEST_CASE("planted: a parameter whole along tp, behind a gather of the samples")
         })) == Codes{FindingCode::DoubleReduced});
 }
 
-TEST_CASE("planted: a module is said to compute with a layout that it cannot compute with") {
+TEST_CASE("planted: a module reads a value that it cannot compute with, or that is gone") {
+  const auto with = [](auto plant) { return codes_of(planted_after(colwise_chain(), plant, {})); };
   const auto has = [](const Codes& codes, FindingCode code) {
     return std::find(codes.begin(), codes.end(), code) != codes.end();
   };
-  const auto with = [](std::size_t module, auto member, const Placement& placement) {
-    return codes_of(planted_after(
-        colwise_chain(), [&](Plan& plan) { (plan.modules.at(module).*member).at(1) = placement; },
-        {}));
+  const auto from_of = [](const Plan& plan, int to) {
+    for (const Redistribution& change : plan.redistributions) {
+      if (change.to == to) return change.from;
+    }
+    return -1;
   };
-  using Layout = ModuleLayout;
-  CHECK(has(with(2, &Layout::input, Shard{1}), FindingCode::CommOrder));      // mid, colwise
-  CHECK(has(with(4, &Layout::input, Replicate{}), FindingCode::CommOrder));   // down, rowwise
-  CHECK(has(with(1, &Layout::output, Replicate{}), FindingCode::CommOrder));  // up
-  CHECK(has(with(4, &Layout::output, Replicate{}), FindingCode::UnreducedPartial));
-  CHECK(has(with(1, &Layout::input_gradient, Replicate{}), FindingCode::UnreducedPartial));
-  CHECK(has(with(4, &Layout::input_gradient, Partial{}), FindingCode::DoubleReduced));
+  CHECK(with([](Plan&) {}).empty());
+  // mid, colwise, takes its input as up gave it: a part of the features
+  CHECK(has(with([&](Plan& plan) {
+              int& input = plan.modules.at(2).inputs.at(0);
+              REQUIRE(from_of(plan, input) >= 0);
+              input = from_of(plan, input);
+            }),
+            FindingCode::CommOrder));
+  // the gradient of mid's input is handed on as it computed it: terms
+  CHECK(has(with([&](Plan& plan) {
+              int& gradient = plan.modules.at(1).output_gradient;
+              REQUIRE(from_of(plan, gradient) >= 0);
+              gradient = from_of(plan, gradient);
+            }),
+            FindingCode::CommOrder));
+  // down reads what up gave
+  CHECK(has(with([&](Plan& plan) { plan.modules.at(4).inputs = plan.modules.at(2).inputs; }),
+            FindingCode::CommOrder));
+  // what backward reads is freed after forward
+  CHECK(has(with([&](Plan& plan) {
+              plan.modules.at(2).freed_after_forward.push_back(plan.modules.at(3).inputs.at(0));
+            }),
+            FindingCode::CommOrder));
+  // a gradient is added to nothing
+  CHECK(has(with([&](Plan& plan) { plan.modules.at(2).added_to.at(0) = 1; }),
+            FindingCode::CommOrder));
 }
 
 }  // namespace

@@ -28,13 +28,16 @@ const char* const kFsdpTp = R"("fsdp", "tp")";
 std::vector<ModuleLayout> layouts_of(const ActivationCase& test) {
   Plan plan;
   plan.scenario = scenario_of(test);
-  return lay_out_activations(std::move(plan)).modules;
+  std::vector<ModuleLayout> layouts;
+  for (const ModulePlan& planned : lay_out_activations(std::move(plan)).modules)
+    layouts.push_back(planned.layout);
+  return layouts;
 }
 
 /// "input -> output, given; gradient".
 std::string told(const ModuleLayout& layout) {
-  return to_string(layout.input) + " -> " + to_string(layout.output) + ", " +
-         to_string(layout.given) + "; " + to_string(layout.input_gradient);
+  return to_string(layout.inputs.at(0)) + " -> " + to_string(layout.output) + ", " +
+         to_string(layout.given) + "; " + to_string(layout.input_gradients.at(0));
 }
 
 struct Row {
@@ -89,10 +92,10 @@ TEST_CASE("what every placement of a weight makes of every layout that arrives")
   for (const Row& row : rows) {
     CAPTURE(row.weight, row.arriving);
     const ModuleLayout layout = layout_of(row);
-    CHECK(to_string(layout.input) == "[" + row.input + "]");
+    CHECK(to_string(layout.inputs.at(0)) == "[" + row.input + "]");
     CHECK(to_string(layout.output) == "[" + row.output + "]");
     CHECK(layout.given == layout.output);
-    CHECK(to_string(layout.input_gradient) == "[" + row.gradient + "]");
+    CHECK(to_string(layout.input_gradients.at(0)) == "[" + row.gradient + "]");
   }
 }
 
@@ -134,7 +137,7 @@ TEST_CASE("each mesh dim follows its own row: samples over fsdp, features over t
   CHECK(told(layouts[2]) ==
         "[Shard(0), Shard(1)] -> [Shard(0), Partial(sum)], [Shard(0), Replicate]; "
         "[Shard(0), Shard(1)]");
-  CHECK(cutting_order(layouts[0].input, 0) == MeshDims{0});
+  CHECK(cutting_order(layouts[0].inputs.at(0), 0) == MeshDims{0});
 }
 
 TEST_CASE("a cut of rows after another stays strided, as the features that they compute") {

@@ -174,7 +174,7 @@ TEST_CASE("hpsim plan shows changes of activations, sent or not") {
       make_plan_report(*plan_on(modules, R"x("parallelize": {"down": "rowwise"})x"));
   // 0 unshard first, 1 forward first, 2 reshard first, 3 unshard down
   const std::string text = plan_text(report, {}, false);
-  CHECK(joined(plan_line(text, "   4  slice")) == " 4 slice input of \"down\" 4");
+  CHECK(joined(plan_line(text, "   4  slice")) == " 4 slice input of \"down\" tp 2 4");
   CHECK(joined(plan_line(text, "   6  all_reduce")) ==
         " 6 all_reduce output of \"down\" tp 2 2 4 -> 4 16 -> 16 B 1 5");
   // 8 loss, 9 unshard down, 10 backward down: its input's gradient is put together again.

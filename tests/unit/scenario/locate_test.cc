@@ -158,6 +158,20 @@ TEST_CASE("a parameter is said by its entry of parameters, or by its module") {
   };
   CHECK(pointers(parsed(chain_with(""))) ==
         std::vector<std::string>{"/model/0", "/model/0", "/model/2", "/model/2"});
+  const Scenario tree = parsed(
+      R"({"hpsim": 1, "mesh": {"shape": [4], "mesh_dim_names": ["fsdp"]}, "model": [)"
+      R"({"type": "sequential", "modules": [{"type": "relu"}, {"type": "residual", "modules": [)"
+      R"({"type": "mlp", "dim": 8, "hidden": 4, "gated": false}, {"type": "rms_norm", "dim": 8}]},)"
+      R"({"type": "rms_norm", "dim": 8}]}, {"type": "repeat", "count": 2, "module":)"
+      R"({"type": "repeat", "count": 2, "module": {"type": "linear", "in_features": 8,)"
+      R"("out_features": 8, "bias": false}}}, {"type": "rms_norm", "dim": 8}],)"
+      R"("data": {"sample_shape": [8]}})");
+  const std::string repeated = "/model/1/module/module";
+  CHECK(pointers(tree) ==
+        std::vector<std::string>{"/model/0/modules/1/modules/0", "/model/0/modules/1/modules/0",
+                                 "/model/0/modules/1/modules/1", "/model/0/modules/2", repeated,
+                                 repeated, repeated, repeated, "/model/2"});
+  CHECK(module_pointer(tree.model, 5) == "/model/0/modules/1");  // the sum of the residual
   const Scenario elementwise =
       parsed(R"({"hpsim": 1, "mesh": {"shape": [4], "mesh_dim_names": ["fsdp"]},)"
              R"("parameters": {"weight": [7, 8], "a/b~c": [4]}})");

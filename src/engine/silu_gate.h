@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cstdint>
+
+namespace hpsim {
+
+// y = a sigmoid(a) b, element by element over `elems` elements.
+
+template <class T>
+void silu_gate_forward(const T* a, const T* b, std::int64_t elems, T* y);
+
+/// \pre da and db overlap nothing that is read
+template <class T>
+void silu_gate_backward(const T* a, const T* b, const T* dy, std::int64_t elems, T* da, T* db);
+
+}  // namespace hpsim

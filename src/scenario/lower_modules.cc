@@ -1,0 +1,295 @@
+#include "scenario/lower_modules.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/check.h"
+#include "model/parameters.h"
+
+namespace hpsim {
+namespace {
+
+std::int64_t size_of(const ModuleNode& node, const char* key) {
+  return node.reader.integer(key).value_or(1);
+}
+
+ModuleType type_of_leaf(std::string_view name) {
+  for (const ModuleType type :
+       {ModuleType::Linear, ModuleType::Relu, ModuleType::Tanh, ModuleType::Silu, ModuleType::Gelu,
+        ModuleType::LayerNorm, ModuleType::RmsNorm, ModuleType::Embedding}) {
+    if (name_of(type) == name) return type;
+  }
+  HPSIM_CHECK(false, "module type \"{}\" passed the type check", name);
+  return ModuleType::Linear;
+}
+
+class Lowering {
+ public:
+  LoweredModel lower(const std::vector<ModuleNode>& modules) {
+    for (const ModuleNode& module : modules)
+      lower(module);
+    return std::move(result_);
+  }
+
+ private:
+  /// The activation that the next module reads, see ModuleSpec::inputs: every module ends with the
+  /// operation whose output it gives.
+  [[nodiscard]] int now() const { return static_cast<int>(result_.model.modules.size()); }
+
+  void add(const ModuleNode& node, ModuleSpec spec) {
+    result_.model.modules.push_back(std::move(spec));
+    result_.nodes.push_back(&node);
+  }
+
+  void add_projection(const ModuleNode& node, const char* part, std::int64_t in, std::int64_t out,
+                      std::vector<int> inputs = {}) {
+    ModuleSpec spec{.name = node.name + part, .type = ModuleType::Linear};
+    spec.inputs = std::move(inputs);
+    spec.in_features = in;
+    spec.out_features = out;
+    spec.bias = false;
+    add(node, std::move(spec));
+  }
+
+  void lower(const ModuleNode& node) {
+    using Kind = ModuleGroup::Kind;
+    for (const Kind kind :
+         {Kind::Attention, Kind::Mlp, Kind::Residual, Kind::Sequential, Kind::Repeat}) {
+      if (name_of(kind) != node.type()) continue;
+      const std::size_t group = result_.model.groups.size();
+      result_.model.groups.push_back({node.name, now(), now(), kind});
+      lower_parts(node, kind);
+      result_.model.groups[group].end = now();
+      return;
+    }
+    lower_leaf(node);
+  }
+
+  void lower_parts(const ModuleNode& node, ModuleGroup::Kind kind) {
+    const int input = now();
+    switch (kind) {
+      case ModuleGroup::Kind::Attention:
+        lower_attention(node);
+        break;
+      case ModuleGroup::Kind::Mlp:
+        lower_mlp(node);
+        break;
+      case ModuleGroup::Kind::Repeat:
+        lower_repeat(node);
+        break;
+      case ModuleGroup::Kind::Residual:
+      case ModuleGroup::Kind::Sequential:
+        for (const ModuleNode& child : node.children)
+          lower(child);
+        if (kind == ModuleGroup::Kind::Residual) {
+          add(node,
+              {.name = node.name + ".add", .type = ModuleType::Add, .inputs = {now(), input}});
+        }
+    }
+  }
+
+  void lower_leaf(const ModuleNode& node) {
+    ModuleSpec spec{.name = node.name, .type = type_of_leaf(node.type())};
+    switch (spec.type) {
+      case ModuleType::Linear:
+        spec.in_features = size_of(node, "in_features");
+        spec.out_features = size_of(node, "out_features");
+        spec.bias = node.reader.boolean("bias").value_or(true);
+        break;
+      case ModuleType::Embedding:
+        spec.in_features = size_of(node, "num_embeddings");
+        spec.out_features = size_of(node, "embedding_dim");
+        break;
+      case ModuleType::LayerNorm:
+      case ModuleType::RmsNorm:
+        spec.in_features = size_of(node, "dim");
+        spec.eps = node.reader.number("eps").value_or(1);
+        break;
+      case ModuleType::Gelu:
+        spec.tanh_approximation = node.reader.string("approximate") == "tanh";
+        break;
+      default:
+        break;
+    }
+    add(node, std::move(spec));
+  }
+
+  void lower_attention(const ModuleNode& node) {
+    const std::int64_t dim = size_of(node, "dim");
+    auto heads = node.reader.integer("heads");
+    auto kv_heads = node.reader.has("kv_heads") ? node.reader.integer("kv_heads") : heads;
+    if (!heads || !kv_heads || !node.reader.integer("dim")) heads = kv_heads = 1;
+    const std::int64_t head_dim = dim / *heads;
+    const int input = now();
+    add_projection(node, ".wq", dim, *heads * head_dim);
+    add_projection(node, ".wk", dim, *kv_heads * head_dim, {input});
+    add_projection(node, ".wv", dim, *kv_heads * head_dim, {input});
+    ModuleSpec core{.name = node.name + ".core", .type = ModuleType::AttentionCore};
+    core.inputs = {input + 1, input + 2, input + 3};
+    core.heads = *heads;
+    core.kv_heads = *kv_heads;
+    core.head_dim = head_dim;
+    core.causal = node.reader.boolean("causal").value_or(true);
+    add(node, std::move(core));
+    add_projection(node, ".wo", *heads * head_dim, dim);
+  }
+
+  void lower_mlp(const ModuleNode& node) {
+    const std::int64_t dim = size_of(node, "dim");
+    const std::int64_t hidden = size_of(node, "hidden");
+    const int input = now();
+    add_projection(node, ".w1", dim, hidden);
+    if (node.reader.boolean("gated").value_or(true)) {
+      add_projection(node, ".w3", dim, hidden, {input});
+      add(node, {.name = node.name + ".gate",
+                 .type = ModuleType::SiluGate,
+                 .inputs = {input + 1, input + 2}});
+    } else {
+      add(node, {.name = node.name + ".act", .type = ModuleType::Gelu});
+    }
+    add_projection(node, ".w2", hidden, dim);
+  }
+
+  /// The first copy is lowered; the others are as it is, but for their names and what they read.
+  void lower_repeat(const ModuleNode& node) {
+    std::vector<ModuleSpec>& modules = result_.model.modules;
+    std::vector<ModuleGroup>& groups = result_.model.groups;
+    const std::size_t first_module = modules.size();
+    const std::size_t first_group = groups.size();
+    lower(node.children.front());
+    const std::size_t num_modules = modules.size() - first_module;
+    const std::size_t num_groups = groups.size() - first_group;
+    const std::size_t prefix_length = node.children.front().name.size();
+    const std::int64_t count = size_of(node, "count");
+    for (std::int64_t copy = 1; copy < count; ++copy) {
+      const std::string prefix = fmt::format("{}.{}", node.name, copy);
+      const int shift = static_cast<int>(num_modules) * static_cast<int>(copy);
+      for (std::size_t i = 0; i < num_modules; ++i) {
+        ModuleSpec spec = modules[first_module + i];
+        spec.name = prefix + spec.name.substr(prefix_length);
+        for (int& input : spec.inputs)
+          input += shift;
+        add(*result_.nodes[first_module + i], std::move(spec));
+      }
+      for (std::size_t i = 0; i < num_groups; ++i) {
+        ModuleGroup group = groups[first_group + i];
+        group.name = prefix + group.name.substr(prefix_length);
+        group.first += shift;
+        group.end += shift;
+        groups.push_back(std::move(group));
+      }
+    }
+  }
+
+  LoweredModel result_;
+};
+
+/// What is wrong with a tie, and the way out.
+struct TieProblem {
+  std::string message;
+  std::string help;
+};
+
+class TieReader {
+ public:
+  explicit TieReader(LoweredModel& lowered)
+      : lowered_(lowered), parameters_(list_parameters(lowered.model)) {
+    for (std::size_t p = 0; p < parameters_.size(); ++p)
+      by_name_.emplace(parameters_[p].name, p);
+  }
+
+  void read() {
+    std::set<const ModuleNode*> told;
+    for (std::size_t m = 0; m < lowered_.nodes.size(); ++m) {
+      const ModuleNode& node = *lowered_.nodes[m];
+      if (node.type() != "linear" && node.type() != "embedding") continue;
+      if (!node.reader.has("tied_to") || told.count(&node) != 0) continue;
+      const auto target = node.reader.string("tied_to");
+      if (!target) continue;
+      const auto problem = tie(m, *target);
+      if (!problem) continue;
+      told.insert(&node);
+      node.reader.problems().add(node.reader.where("tied_to"), problem->message, problem->help);
+    }
+  }
+
+ private:
+  std::optional<TieProblem> tie(std::size_t m, const std::string& target) {
+    ModuleSpec& module = lowered_.model.modules[m];
+    const std::string own = in_quotes(module.name + ".weight");
+    const auto found = by_name_.find(target);
+    if (found == by_name_.end()) {
+      return TieProblem{
+          fmt::format("{} is tied to {}, but no parameter is called so", own, in_quotes(target)),
+          fmt::format("the parameters are {}", quoted_list(names_of(parameters_)))};
+    }
+    const ParameterSpec& weight = parameters_[found->second];
+    const ModuleSpec& owner = lowered_.model.modules[static_cast<std::size_t>(weight.module)];
+    if (weight.module == static_cast<int>(m)) {
+      return TieProblem{fmt::format("{} is tied to itself", own),
+                        "name the weight of another module, or leave \"tied_to\" out"};
+    }
+    if (weight.kind != ParameterSpec::Kind::LinearWeight &&
+        weight.kind != ParameterSpec::Kind::EmbeddingWeight) {
+      return TieProblem{fmt::format("{} is tied to {}, which is no weight of a linear or embedding",
+                                    own, in_quotes(target)),
+                        "name the weight of a linear or embedding"};
+    }
+    if (weight.module > static_cast<int>(m)) {
+      return TieProblem{
+          fmt::format("{} is tied to {}, of a module that comes later", own, in_quotes(target)),
+          fmt::format("tie {} to {} instead: the first module that uses a weight owns it",
+                      in_quotes(owner.name), own)};
+    }
+    if (owner.tied_to >= 0) {
+      const std::string& end = lowered_.model.modules[static_cast<std::size_t>(owner.tied_to)].name;
+      return TieProblem{fmt::format("{} is tied to {}, which is tied itself to {}", own,
+                                    in_quotes(target), in_quotes(end + ".weight")),
+                        fmt::format("write {}", in_quotes(end + ".weight"))};
+    }
+    const Shape shape = module.type == ModuleType::Linear
+                            ? Shape{module.out_features, module.in_features}
+                            : Shape{module.in_features, module.out_features};
+    if (shape != weight.shape && !is_unsure(m) && !is_unsure(weight.module)) {
+      return TieProblem{
+          fmt::format("{} has shape {}, but {}, which it is tied to, has shape {}", own,
+                      to_string(shape), in_quotes(target), to_string(weight.shape)),
+          "a linear's weight is [out_features, in_features], an embedding's "
+          "[num_embeddings, embedding_dim]; make them the same"};
+    }
+    module.tied_to = weight.module;
+    return std::nullopt;
+  }
+
+  /// Whether sizes of the module are wrong.
+  [[nodiscard]] bool is_unsure(std::size_t m) const {
+    const ObjectReader& reader = lowered_.nodes[m]->reader;
+    for (const char* key : {"in_features", "out_features", "num_embeddings", "embedding_dim"}) {
+      if (reader.is_bad(key)) return true;
+    }
+    return false;
+  }
+  [[nodiscard]] bool is_unsure(int m) const { return is_unsure(static_cast<std::size_t>(m)); }
+
+  LoweredModel& lowered_;
+  std::vector<ParameterSpec> parameters_;  ///< as if nothing were tied
+  std::map<std::string, std::size_t> by_name_;
+};
+
+}  // namespace
+
+LoweredModel lower_modules(const std::vector<ModuleNode>& modules) {
+  return Lowering().lower(modules);
+}
+
+void read_ties(LoweredModel& lowered) {
+  const bool has_ties =
+      std::any_of(lowered.nodes.begin(), lowered.nodes.end(),
+                  [](const ModuleNode* node) { return node->reader.has("tied_to"); });
+  if (has_ties) TieReader(lowered).read();
+}
+
+}  // namespace hpsim
