@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "engine/add.h"
 
 namespace hpsim {
 namespace {
@@ -31,10 +32,7 @@ void give_back(RankMemory<T>& memory, LocalActivation<T>& activation) {
 template <class T>
 void add_activation(const LocalActivation<T>& from, LocalActivation<T>& to) {
   HPSIM_CHECK(from.elems == to.elems, "{} elements are added to {}", from.elems, to.elems);
-  const T* const source = from.data.data();
-  T* const target = to.data.data();
-  for (std::int64_t i = 0; i < from.elems; ++i)
-    target[i] += source[i];
+  accumulate(from.data.data(), from.elems, to.data.data());
 }
 
 template <class T>

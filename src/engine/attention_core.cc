@@ -5,18 +5,18 @@
 #include <cmath>
 
 #include "engine/lanes.h"
+#include "plan/activation_part.h"
 
 namespace hpsim {
 namespace {
 
-// Positions whose scores are worked on at once. Smaller tiles skip more of what a causal head does
+// kQueryTile positions are worked on at once. Smaller tiles skip more of what a causal head does
 // not see, larger ones make better products. 8 samples of 128 positions, 8 heads of 64, float32,
 // forward and backward in ms, beside the bare products of whole heads (2 and 5 each):
 //
 //   tile          32            64            128           bare products
 //   causal        4.9   10.3    5.0   10.8    5.9   13.4    4.1   11.1
 //   not causal    6.0   14.3    5.7   12.7    5.2   13.0    4.1   11.1
-constexpr std::int64_t kQueryTile = 64;
 
 template <class T>
 using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
@@ -137,11 +137,11 @@ void each_head(const AttentionShape& shape, const Visit& visit) {
 }  // namespace
 
 std::int64_t attention_forward_scratch(const AttentionShape& shape) {
-  return shape.heads == 0 ? 0 : std::min(kQueryTile, shape.seq) * shape.seq;
+  return shape.heads == 0 ? 0 : attention_scratch_elems(shape.seq, false);
 }
 
 std::int64_t attention_backward_scratch(const AttentionShape& shape) {
-  return 2 * attention_forward_scratch(shape);
+  return shape.heads == 0 ? 0 : attention_scratch_elems(shape.seq, true);
 }
 
 template <class T>

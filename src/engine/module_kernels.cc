@@ -42,19 +42,20 @@ class WeightGradient {
       : memory_(memory), place_(memory.whole_gradient(site.weight)), is_copy_(site.adds_to_weight) {
     if (is_copy_) copy_ = memory.take(MemoryKind::UnshardedGradients, elems());
   }
-  ~WeightGradient() {
-    if (!is_copy_) return;
-    place_.each_block([&](T* block, std::int64_t first, std::int64_t rows) {
-      accumulate(copy_.data() + first * place_.row_elems, rows * place_.row_elems, block);
-    });
-    memory_.give_back(MemoryKind::UnshardedGradients, copy_, elems());
-  }
   WeightGradient(const WeightGradient&) = delete;
   WeightGradient& operator=(const WeightGradient&) = delete;
 
   [[nodiscard]] RowBlocks<T> blocks() {
     if (!is_copy_) return place_;
     return {.data = copy_.data(), .rows = place_.rows, .row_elems = place_.row_elems};
+  }
+  /// \pre the blocks are computed
+  void finish() {
+    if (!is_copy_) return;
+    place_.each_block([&](T* block, std::int64_t first, std::int64_t rows) {
+      accumulate(copy_.data() + first * place_.row_elems, rows * place_.row_elems, block);
+    });
+    memory_.give_back(MemoryKind::UnshardedGradients, copy_, elems());
   }
 
  private:
@@ -87,11 +88,10 @@ void with_scratch(RankMemory<T>& memory, std::int64_t elems, const Compute& comp
 template <class T>
 void linear_backward(const ModuleSite& site, RankMemory<T>& memory, const T* x, const T* dy,
                      bool needs, T* dx) {
-  {
-    WeightGradient<T> gradient(site, memory);
-    linear_parameter_gradients(x, dy, site.rows(), gradient.blocks(),
-                               gradient_if_any(memory, site.bias));
-  }
+  WeightGradient<T> gradient(site, memory);
+  linear_parameter_gradients(x, dy, site.rows(), gradient.blocks(),
+                             gradient_if_any(memory, site.bias));
+  gradient.finish();
   if (needs) linear_input_gradient(dy, site.rows(), memory.whole(site.weight), dx);
 }
 
@@ -157,8 +157,9 @@ void module_backward(const ModuleSite& site, RankMemory<T>& memory,
                                memory.whole_gradient(site.weight));
     case ModuleType::Embedding: {
       WeightGradient<T> gradient(site, memory);
-      return embedding_backward(x, dy, site.rows(), gradient.blocks(),
-                                memory.whole_box(site.weight).offset.at(0));
+      embedding_backward(x, dy, site.rows(), gradient.blocks(),
+                         memory.whole_box(site.weight).offset.at(0));
+      return gradient.finish();
     }
     case ModuleType::AttentionCore: {
       const AttentionShape shape = attention_shape(site);

@@ -49,11 +49,7 @@ class ModuleModel : public LocalModel<T> {
 
   CollectiveEnds<T> begin_loss() override {
     value(plan_.loss.gradient) = take_activation(memory_, elems_of(plan_.loss.gradient));
-    CollectiveEnds<T> ends;
-    arithmetic_.run([&] {
-      ends = loss_.begin(step_, value(plan_.loss.output), value(plan_.loss.gradient), memory_);
-    });
-    return ends;
+    return loss_.begin(step_, value(plan_.loss.output), value(plan_.loss.gradient), memory_);
   }
 
   std::vector<T> finish_loss() override {

@@ -131,7 +131,6 @@ std::vector<char> modules_adding_to_weight(const ModelSpec& model) {
 }
 
 std::int64_t attention_scratch_elems(std::int64_t seq, bool is_backward) {
-  constexpr std::int64_t kQueryTile = 64;
   return std::min(seq, kQueryTile) * seq * (is_backward ? 2 : 1);
 }
 

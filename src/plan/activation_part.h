@@ -66,8 +66,11 @@ struct RedistributionSizes {
 [[nodiscard]] std::optional<CollectiveSpec> redistribution_collective(
     const Plan& plan, const Redistribution& redistribution);
 
-/// Scratch of attention on one rank, lent to one sample and head after the other: scores of up to
-/// 64 queries and all keys; backward, which works them out again, also holds their gradients.
+/// Queries whose scores attention works on at once; engine/attention_core.cc tells why so many.
+inline constexpr std::int64_t kQueryTile = 64;
+
+/// Scratch of attention on one rank, lent to one sample and head after the other: scores of a tile
+/// of queries and all keys; backward, which works them out again, also holds their gradients.
 ///
 ///   seq 128    forward 64 * 128, backward 2 * 64 * 128      seq 5    forward 5 * 5
 [[nodiscard]] std::int64_t attention_scratch_elems(std::int64_t seq, bool is_backward);

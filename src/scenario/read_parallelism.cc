@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
 
 #include "layout/parse_placement.h"
@@ -60,8 +61,10 @@ class ParallelismReader {
         entries.emplace_back(dim, at.member(dim, value));
       read_entries(entries, matched);
     }
-    for (std::size_t p = 0; p < parameters_.size(); ++p)
+    for (std::size_t p = 0; p < parameters_.size(); ++p) {
       check_factors(p);
+      if (parameters_[p].kind != ParameterSpec::Kind::Elementwise) spell_out(p);
+    }
     for (std::size_t m = 0; m < model_.modules.size(); ++m) {
       if (model_.modules[m].tied_to >= 0) check_tie(m);
       if (model_.modules[m].type == ModuleType::AttentionCore) check_heads(m);
@@ -327,6 +330,25 @@ class ParallelismReader {
           fmt::format("split_factor of {} along {} is {}, but {}", in_quotes(parameters_[p].name),
                       mesh_.name(mesh_dim), strided->split_factor, others),
           fmt::format("write \"{}\"", good));
+    }
+  }
+
+  /// The same cuts in one spelling, so that layouts of activations and of biases can be compared:
+  /// plain where mesh order is the order of the cuts, else with all ranks that cut before as
+  /// factor.
+  void spell_out(std::size_t p) {
+    std::vector<Placement>& placements = placements_[p];
+    for (int tensor_dim = 0; tensor_dim < static_cast<int>(parameters_[p].shape.size());
+         ++tensor_dim) {
+      const MeshDims order = cutting_order(placements, tensor_dim);
+      const bool is_plain = std::is_sorted(order.begin(), order.end());
+      std::int64_t before = 1;
+      for (const int mesh_dim : order) {
+        Placement& placement = placements[static_cast<std::size_t>(mesh_dim)];
+        placement = Shard{tensor_dim};
+        if (!is_plain && before > 1) placement = StridedShard{tensor_dim, before};
+        before *= mesh_.size(mesh_dim);
+      }
     }
   }
 

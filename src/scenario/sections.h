@@ -45,6 +45,8 @@ struct Parallelism {
 ///   parallelize {"up": "colwise"}                   up.weight, up.bias [Replicate, Shard(0)]
 ///   parallelize {"down": "rowwise"}                 down.weight [Replicate, Shard(1)]
 ///   placements {"up.weight": {"tp": "Shard(0)"}}    refused: up.bias must be Shard(0) too
+///   mesh (tp 2, ep 2), tp "Shard(0)",               [Shard(0), Shard(0)]: of parameters of modules
+///     ep "StridedShard(0, 2)"                       cuts have one spelling
 ///   mesh (fsdp), parallelize {"up": "colwise"}      refused: no mesh dim is tp_dim
 ///   parallelize {"attn": "colwise"}                 wq, wk, wv colwise, wo rowwise
 ///   the same and {"attn.wo": "rowwise_sp"}          wo rowwise_sp: the inner part decides

@@ -17,9 +17,8 @@
 #include <vector>
 
 #include "bench/bench_ranks.h"
+#include "bench/engine_steps.h"
 #include "bench/stock_collectives.h"
-#include "engine/rank_engine.h"
-#include "exec/gloo/plan_runner.h"
 #include "exec/gloo/supervisor.h"
 #include "exec/stopwatch.h"
 #include "plan/build_plan.h"
@@ -51,32 +50,6 @@ VerifiedPlan plan_of(std::int64_t features) {
   scenario.training.global_batch = kGlobalBatch;
   return verify_plan(build_plan(std::move(scenario)));
 }
-
-/// The engine of one rank with what it needs; each call runs one optimizer step.
-class EngineSteps {
- public:
-  EngineSteps(const VerifiedPlan& plan, RankSession& session)
-      : plan_(*plan),
-        result_("bench", ResultLayout(*plan, false),
-                map_shared(ResultLayout(*plan, false).size_bytes())),
-        engine_(make_rank_engine(plan, session.rank(), result_)),
-        runner_(plan_, *engine_, session, result_) {}
-
-  void run_one() {
-    const std::int64_t step = plan_.steps[static_cast<std::size_t>(next_)].step;
-    while (next_ < runner_.num_steps() &&
-           plan_.steps[static_cast<std::size_t>(next_)].step == step) {
-      runner_.run_step(next_++);
-    }
-  }
-
- private:
-  const Plan& plan_;
-  RunResult result_;
-  std::unique_ptr<RankEngine> engine_;
-  PlanRunner runner_;
-  std::int64_t next_ = 0;
-};
 
 /// The collectives and products of one optimizer step, without anything around them. Every bucket
 /// has memory of its own, as its parameters have in the engine.

@@ -9,8 +9,19 @@ namespace hpsim {
 // The passes of build_plan, in order. Each is a function from plan to plan with a predicate that
 // holds before it and one that holds after; build_plan checks both.
 
-/// Fills Plan::modules, see module_layouts, and Plan::output: the loss takes the model's output as
-/// it is given, but Replicate where it is Partial.
+/// Fills Plan::values, modules, loss, output and redistributions: the layouts of activations
+/// (module_layouts; the loss takes the model's output as it is given, but Replicate where it is
+/// Partial), what brings them to the layout in which a module reads them, once for all readers in
+/// one layout, their gradients back by the transposed redistribution, added up over the readers,
+/// and when each is of no more use. Nothing in backward serves the model's input.
+///
+///   up colwise, gelu, down rowwise    forward up, gelu, down; all_reduce tp of down's output
+///                                     backward down, gelu, up: no redistribution
+///   in replicate, up colwise          backward: all_reduce tp of the gradient of up's input, in
+///                                     which each tp rank has a term
+///   up, mid colwise, down rowwise     forward: all_gather tp of mid's input; backward:
+///                                     reduce_scatter tp of its gradient
+///   wq, wk, wv colwise of one x       backward: their terms are added, then one all_reduce
 [[nodiscard]] Plan lay_out_activations(Plan plan);
 [[nodiscard]] bool has_activations(const Plan& plan);
 
@@ -46,16 +57,7 @@ namespace hpsim {
 
 /// Appends forward, loss, backward and optimizer of every optimizer step, with unshard and reshard
 /// of each unit around its compute (PyTorch FSDP2's order: the root unit is gathered first in
-/// forward and in backward, and freed last), and fills Plan::redistributions: what brings
-/// activations to the layout in which a module takes them, and their gradients back by the
-/// transposed redistribution. Nothing in backward serves the model's input.
-///
-///   up colwise, gelu, down rowwise    forward up, gelu, down; all_reduce tp of down's output
-///                                     backward down, gelu, up: no redistribution
-///   in replicate, up colwise          backward: all_reduce tp of the gradient of up's input, in
-///                                     which each tp rank has a term
-///   up, mid colwise, down rowwise     forward: all_gather tp of mid's input; backward:
-///                                     reduce_scatter tp of its gradient
+/// forward and in backward, and freed last), and the redistributions that modules and loss ask for.
 [[nodiscard]] Plan schedule_compute(Plan plan);
 [[nodiscard]] bool has_compute(const Plan& plan);
 

@@ -26,8 +26,10 @@ Codes codes_of(Plan plan) {
     (void)verify_plan(std::move(plan));
   } catch (const PlanRejected& rejected) {
     Codes codes;
-    for (const Finding& finding : rejected.findings())
+    for (const Finding& finding : rejected.findings()) {
+      UNSCOPED_INFO(finding.message);
       codes.push_back(finding.code);
+    }
     return codes;
   }
   return {};
@@ -235,6 +237,89 @@ TEST_CASE("planted: a module reads a value that it cannot compute with, or that 
   // a gradient is added to nothing
   CHECK(has(with([&](Plan& plan) { plan.modules.at(2).added_to.at(0) = 1; }),
             FindingCode::CommOrder));
+}
+
+/// x + down(up(norm(x))) on (fsdp 2, tp 2), colwise and rowwise, behind an embedding: "res.add" and
+/// "res.norm" both read what "tok" gives.
+ActivationCase residual_case() {
+  return {.shape = "2, 2",
+          .names = kFsdpTp,
+          .modules = {R"({"name": "tok", "type": "embedding", "num_embeddings": 5,
+                          "embedding_dim": 4})",
+                      R"({"name": "res", "type": "residual", "modules": [
+                          {"name": "norm", "type": "rms_norm", "dim": 4},
+                          {"name": "mlp", "type": "mlp", "dim": 4, "hidden": 6}]})"},
+          .more = R"("parallelize": {"res.mlp": "colwise"}, "data": {"sample_shape": [3]})"};
+}
+
+int module_of(const Plan& plan, const std::string& name) {
+  for (int m = 0; m < static_cast<int>(plan.modules.size()); ++m) {
+    if (module_name(plan.scenario.model, m) == name) return m;
+  }
+  FAIL("no module " << name);
+  return 0;
+}
+
+TEST_CASE("planted: a gradient lacks the part of a reader, or has it twice") {
+  const auto with = [](auto plant) { return codes_of(planted_after(residual_case(), plant, {})); };
+  const auto at = [](Plan& plan, const char* name) -> ModulePlan& {
+    return plan.modules.at(static_cast<std::size_t>(module_of(plan, name)));
+  };
+  CHECK(with([](Plan&) {}).empty());
+  // What the norm sends back to "tok" goes nowhere: the gradient is that of the branch around it.
+  CHECK(with([&](Plan& plan) {
+          ModulePlan& norm = at(plan, "res.norm");
+          REQUIRE(norm.added_to.at(0) == 1);
+          plan.values.push_back(plan.values.at(static_cast<std::size_t>(norm.input_gradients[0])));
+          norm.input_gradients[0] = static_cast<int>(plan.values.size()) - 1;
+          norm.added_to[0] = 0;
+        }) == Codes{FindingCode::UnreducedPartial});
+  // The sum of the terms of w1 and w3 lacks those of w3.
+  CHECK(with([&](Plan& plan) {
+          ModulePlan& w1 = at(plan, "res.mlp.w1");
+          REQUIRE(w1.added_to.at(0) == 1);
+          w1.input_gradients[0] = -1;
+        }) == Codes{FindingCode::UnreducedPartial});
+  // A backward that runs twice is in the gradient twice; before that its unit, which counts the
+  // backwards of its modules, has one too many when it reduces and when it stores.
+  Plan plan = build_plan(scenario_of(residual_case()));
+  const std::ptrdiff_t norm = find(plan, StepKind::Backward, "res.norm");
+  const Step twice = plan.steps[static_cast<std::size_t>(norm)];
+  std::vector<int>& freed = at(plan, "res.norm").freed_after_backward;
+  freed.clear();
+  plan.steps.insert(plan.steps.begin() + norm, twice);
+  CHECK(codes_of(plan) ==
+        Codes{FindingCode::CommOrder, FindingCode::CommOrder, FindingCode::DoubleReduced});
+}
+
+/// The same, its sequence cut over tp.
+ActivationCase sequence_case() {
+  ActivationCase test = residual_case();
+  test.more = R"("parallelize": {"tok": "rowwise_sp", "res.norm": "sequence_parallel",
+                                 "res.mlp": "rowwise_sp"}, "data": {"sample_shape": [3]})";
+  return test;
+}
+
+TEST_CASE("planted: norms on cut sequences are not reduced, or are where sequences are whole") {
+  const auto norm_of = [](Plan& plan) -> PlannedParameter& {
+    for (PlannedParameter& parameter : plan.parameters) {
+      if (parameter.name == "res.norm.weight") return parameter;
+    }
+    FAIL("no norm");
+    return plan.parameters.front();
+  };
+  // Partial over tp, positions being cut there; told to be complete, it is not reduced.
+  CHECK(codes_of(planted_after(sequence_case(), {}, [&](Plan& plan) {
+          REQUIRE(norm_of(plan).partial_dims == MeshDims{0, 1});
+          norm_of(plan).partial_dims = {0};
+          norm_of(plan).partial_group = {{}, 1};
+        })) == Codes{FindingCode::UnreducedPartial});
+  // Complete over tp, which computes the same on all ranks; told to be Partial, it is reduced.
+  CHECK(codes_of(planted_after(residual_case(), {}, [&](Plan& plan) {
+          REQUIRE(norm_of(plan).partial_dims == MeshDims{0});
+          norm_of(plan).partial_dims = {0, 1};
+          norm_of(plan).partial_group = {{1}, 2};
+        })) == Codes{FindingCode::DoubleReduced});
 }
 
 }  // namespace

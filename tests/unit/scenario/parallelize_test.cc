@@ -56,6 +56,32 @@ TEST_CASE("styles of linears and embeddings cut their weights") {
         "tok rowwise_sp\ntok.weight Shard(0)\n");
 }
 
+/// The placements of a.weight and a.bias of a linear on tp 2 x ep 2 whose weight and bias are
+/// these.
+std::string spelt(std::string_view weight, std::string_view bias) {
+  const Scenario scenario = parsed(fmt::format(
+      R"({{"hpsim": 1, "mesh": {{"shape": [2, 2], "mesh_dim_names": ["tp", "ep"]}}, "model": [
+        {{"name": "a", "type": "linear", "in_features": 8, "out_features": 8, "bias": true}}],
+        "placements": {{"a.weight": {{{}}}, "a.bias": {{{}}}}}}})",
+      weight, bias));
+  return fmt::format("{} {}", to_string(scenario.placements.at(0)),
+                     to_string(scenario.placements.at(1)));
+}
+
+TEST_CASE("the same cuts of a weight and its bias are one, however they are spelt") {
+  // Rank (t, e) holds rows [4t + 2e, 4t + 2e + 2) in each spelling: tp cuts first.
+  constexpr std::string_view kPlain = R"x("tp": "Shard(0)", "ep": "Shard(0)")x";
+  constexpr std::string_view kSpeltOut = R"x("tp": "Shard(0)", "ep": "StridedShard(0, 2)")x";
+  const std::string same = spelt(kPlain, kPlain);
+  CHECK(spelt(kSpeltOut, kPlain) == same);
+  CHECK(spelt(kPlain, kSpeltOut) == same);
+  CHECK(spelt(kSpeltOut, kSpeltOut) == same);
+  // Here ep cuts first, and rank (t, e) holds rows [4e + 2t, 4e + 2t + 2).
+  constexpr std::string_view kEpFirst = R"x("tp": "StridedShard(0, 2)", "ep": "Shard(0)")x";
+  CHECK(spelt(kEpFirst, kEpFirst) != same);
+  CHECK_THROWS(spelt(kEpFirst, kPlain));
+}
+
 TEST_CASE("a norm under sequence_parallel stays whole") {
   CHECK(cuts_of(transformer(R"({"**.norm": "sequence_parallel"})")) ==
         "blocks.0.r1.norm sequence_parallel\n");
