@@ -61,6 +61,7 @@ std::vector<UnitSpec> assign_units(const ModelSpec& model,
   const std::vector<ModelPart> parts = model_parts(model);
   const std::vector<int> owners = unit_owners(model, parts, patterns, has_patterns);
   UnitSpec root{.name = kRootUnitName, .parameters = {}, .is_root = true};
+  root.end = static_cast<int>(owners.size());
   UnitSpec left_alone{.name = kIgnoredUnitName, .parameters = ignored, .is_ignored = true};
   std::vector<UnitSpec> units;
   std::vector<int> unit_of_part(parts.size(), -1);
@@ -75,13 +76,35 @@ std::vector<UnitSpec> assign_units(const ModelSpec& model,
     int& unit = unit_of_part[static_cast<std::size_t>(owner)];
     if (unit < 0) {
       unit = static_cast<int>(units.size());
-      units.push_back({.name = parts[static_cast<std::size_t>(owner)].name, .parameters = {}});
+      const ModelPart& part = parts[static_cast<std::size_t>(owner)];
+      UnitSpec& spec = units.emplace_back(UnitSpec{.name = part.name, .parameters = {}});
+      spec.first = part.first;
+      spec.end = part.end;
     }
     units[static_cast<std::size_t>(unit)].parameters.push_back(p);
   }
   if (!root.parameters.empty()) units.insert(units.begin(), std::move(root));
   if (!ignored.empty()) units.push_back(std::move(left_alone));
   return units;
+}
+
+std::vector<std::vector<int>> units_around(const ModelSpec& model,
+                                           const std::vector<UnitSpec>& units) {
+  std::vector<std::vector<int>> around(std::max(model.modules.size(), model.elementwise.size()));
+  for (int unit = 0; unit < static_cast<int>(units.size()); ++unit) {
+    const UnitSpec& spec = units[static_cast<std::size_t>(unit)];
+    if (spec.is_root) continue;
+    for (int m = spec.first; m < spec.end; ++m)
+      around.at(static_cast<std::size_t>(m)).push_back(unit);
+  }
+  const auto is_outer = [&](int a, int b) {
+    const UnitSpec& left = units[static_cast<std::size_t>(a)];
+    const UnitSpec& right = units[static_cast<std::size_t>(b)];
+    return left.end - left.first > right.end - right.first;
+  };
+  for (std::vector<int>& of_module : around)
+    std::stable_sort(of_module.begin(), of_module.end(), is_outer);
+  return around;
 }
 
 }  // namespace hpsim

@@ -14,6 +14,11 @@ struct UnitSpec {
   std::vector<int> parameters;  ///< indices into list_parameters, ascending
   bool is_root = false;         ///< takes what no other unit took; gathered first, reduced last
   bool is_ignored = false;      ///< parameters that fully_shard leaves alone
+  /// [first, end) of ModelSpec::modules, or elementwise: those of the part that the pattern
+  /// matched, with parameters or without. The unit is whole while they compute, as by the hooks of
+  /// torch/distributed/fsdp/_fully_shard/_fsdp_state.py. Root: all; ignored: none.
+  int first = 0;
+  int end = 0;
 };
 
 /// The name of the unit that takes what no pattern matched.
@@ -66,5 +71,13 @@ struct ModelPart {
                                                  const std::vector<std::string>& patterns,
                                                  bool has_patterns,
                                                  const std::vector<int>& ignored = {});
+
+/// Per module, or elementwise parameter: the units that it is in, outer before inner, without the
+/// root unit.
+///
+///   blocks.0 of n, attn.wq, attn.wo, add; patterns {"blocks.*", "**.attn"}
+///     -> {blocks.0} {blocks.0 blocks.0.attn} {blocks.0 blocks.0.attn} {blocks.0}
+[[nodiscard]] std::vector<std::vector<int>> units_around(const ModelSpec& model,
+                                                         const std::vector<UnitSpec>& units);
 
 }  // namespace hpsim

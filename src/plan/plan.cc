@@ -21,18 +21,6 @@ std::string payload_text(const Plan& plan, const Step& step) {
                          plan.redistributions.at(static_cast<std::size_t>(step.redistribution)));
 }
 
-std::vector<std::string> units_of_modules(const Plan& plan) {
-  std::vector<std::string> units(plan.scenario.model.modules.size());
-  const std::vector<std::vector<int>> parameters = parameters_of_modules(plan.scenario);
-  for (std::size_t module = 0; module < units.size(); ++module) {
-    for (const int p : parameters[module]) {
-      const Bucket& bucket = plan.bucket(plan.parameter(p).bucket);
-      if (!bucket.is_ignored) units[module] = plan.unit_name(bucket);
-    }
-  }
-  return units;
-}
-
 PerCoordinate partial_elems(const Plan& plan, const Bucket& bucket, const PartialRange& range) {
   PerCoordinate elems;
   for (std::int64_t i = range.members.begin; i < range.members.end; ++i) {

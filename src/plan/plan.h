@@ -165,9 +165,6 @@ inline constexpr const char* kLossPayload = "statistics of the loss";
 /// kLossPayload. \pre the step has a collective
 [[nodiscard]] std::string payload_text(const Plan& plan, const Step& step);
 
-/// The name of the unit of every module; empty for modules without parameters.
-[[nodiscard]] std::vector<std::string> units_of_modules(const Plan& plan);
-
 /// Elements of the slots of a range.
 [[nodiscard]] PerCoordinate partial_elems(const Plan& plan, const Bucket& bucket,
                                           const PartialRange& range);

@@ -165,6 +165,18 @@ std::string_view name_of(Outcome outcome) {
   return {};
 }
 
+/// Of the innermost unit of every module; empty for those of none.
+std::vector<std::string> units_of_modules(const Scenario& scenario) {
+  const std::vector<std::vector<int>> around = units_around(scenario.model, scenario.units);
+  const bool has_root = !scenario.units.empty() && scenario.units[0].is_root;
+  std::vector<std::string> names(around.size(), has_root ? scenario.units[0].name : "");
+  for (std::size_t module = 0; module < around.size(); ++module) {
+    if (around[module].empty()) continue;
+    names[module] = scenario.units.at(static_cast<std::size_t>(around[module].back())).name;
+  }
+  return names;
+}
+
 std::vector<PayloadReport> payload_reports(const Plan& plan) {
   std::vector<PayloadReport> reports;
   for (const Bucket& bucket : plan.buckets) {
@@ -175,7 +187,7 @@ std::vector<PayloadReport> payload_reports(const Plan& plan) {
       entry.partials.push_back(range.members);
     reports.push_back(std::move(entry));
   }
-  const std::vector<std::string> units = units_of_modules(plan);
+  const std::vector<std::string> units = units_of_modules(plan.scenario);
   for (const Redistribution& redistribution : plan.redistributions) {
     const int asker = redistribution.asked_by;
     reports.push_back({.unit = asker < 0 ? "" : units.at(static_cast<std::size_t>(asker)),

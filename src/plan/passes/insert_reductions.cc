@@ -161,11 +161,30 @@ class Reducer {
   std::vector<Step> steps_;
 };
 
-/// Unit whose backward a step belongs to; -1 for steps of no unit.
-int unit_of(const Plan& plan, const Step& step, const std::vector<int>& unit_of_module) {
-  if (step.phase != Phase::Backward) return -1;
-  if (step.bucket >= 0) return plan.buckets[static_cast<std::size_t>(step.bucket)].unit;
-  return step.module >= 0 ? unit_of_module[static_cast<std::size_t>(step.module)] : -1;
+/// Units whose backward a step belongs to, outer before inner; the root unit is in none.
+std::vector<int> units_of(const Plan& plan, const Step& step,
+                          const std::vector<std::vector<int>>& units_around) {
+  if (step.phase != Phase::Backward) return {};
+  if (step.bucket >= 0) return {plan.buckets[static_cast<std::size_t>(step.bucket)].unit};
+  return step.module >= 0 ? units_around[static_cast<std::size_t>(step.module)]
+                          : std::vector<int>{};
+}
+
+/// Per step: the units whose backward it ends, inner before outer.
+std::vector<std::vector<int>> units_ended_by(const Plan& plan) {
+  const std::vector<std::vector<int>> around =
+      units_around(plan.scenario.model, plan.scenario.units);
+  std::vector<std::vector<int>> ended(plan.steps.size());
+  std::vector<char> seen(plan.scenario.units.size(), 0);
+  for (std::size_t i = plan.steps.size(); i-- > 0;) {
+    if (plan.steps[i].kind == StepKind::Optimizer) seen.assign(seen.size(), 0);
+    for (const int unit : units_of(plan, plan.steps[i], around)) {
+      if (seen[static_cast<std::size_t>(unit)] != 0) continue;
+      seen[static_cast<std::size_t>(unit)] = 1;
+      ended[i].insert(ended[i].begin(), unit);
+    }
+  }
+  return ended;
 }
 
 void append(std::vector<Step>& steps, std::vector<Step> more) {
@@ -176,16 +195,6 @@ void append(std::vector<Step>& steps, std::vector<Step> more) {
 }  // namespace
 
 Plan insert_reductions(Plan plan) {
-  const auto num_modules =
-      std::max(plan.scenario.model.modules.size(), plan.scenario.model.elementwise.size());
-  std::vector<int> unit_of_module(num_modules, -1);
-  const std::vector<std::vector<int>> parameters = parameters_of_modules(plan.scenario);
-  for (std::size_t module = 0; module < num_modules; ++module) {
-    for (const int p : parameters[module]) {
-      const Bucket& bucket = plan.bucket(plan.parameter(p).bucket);
-      if (!bucket.is_ignored) unit_of_module[module] = bucket.unit;
-    }
-  }
   const auto is_root = [&](int unit) {
     return plan.scenario.units[static_cast<std::size_t>(unit)].is_root;
   };
@@ -195,17 +204,7 @@ Plan insert_reductions(Plan plan) {
       reducer.reduce(b);
   };
 
-  // The last step of every unit's backward, per optimizer step; walking backwards, the first seen.
-  std::vector<char> ends_unit(plan.steps.size(), 0);
-  std::vector<char> seen(plan.scenario.units.size(), 0);
-  for (std::size_t i = plan.steps.size(); i-- > 0;) {
-    if (plan.steps[i].kind == StepKind::Optimizer) seen.assign(seen.size(), 0);
-    const int unit = unit_of(plan, plan.steps[i], unit_of_module);
-    if (unit < 0 || seen[static_cast<std::size_t>(unit)]) continue;
-    seen[static_cast<std::size_t>(unit)] = 1;
-    ends_unit[i] = 1;
-  }
-
+  const std::vector<std::vector<int>> ended = units_ended_by(plan);
   GradientLayouts layouts(plan);
   std::vector<Step> with_reductions;
   with_reductions.reserve(plan.steps.size() * 2);
@@ -226,11 +225,10 @@ Plan insert_reductions(Plan plan) {
       append(with_reductions, reducer.take());
     }
     with_reductions.push_back(step);
-    const int unit = unit_of(plan, step, unit_of_module);
-    if (ends_unit[i] && !is_root(unit)) {
-      reduce_unit(unit, reducer);
-      append(with_reductions, reducer.take());
+    for (const int unit : ended[i]) {
+      if (!is_root(unit)) reduce_unit(unit, reducer);
     }
+    append(with_reductions, reducer.take());
   }
   plan.steps = std::move(with_reductions);
   return plan;

@@ -109,23 +109,15 @@ class Scheduler {
       : plan_(plan),
         scenario_(plan.scenario),
         buckets_of_unit_(buckets_by_unit(plan)),
-        texts_(plan.buckets.size()) {
-    const std::size_t num_modules = scenario_.model.is_elementwise()
-                                        ? scenario_.model.elementwise.size()
-                                        : scenario_.model.modules.size();
-    unit_of_module_.assign(num_modules, -1);
-    first_module_.assign(scenario_.units.size(), -1);
-    last_module_.assign(scenario_.units.size(), -1);
-    const std::vector<std::vector<int>> parameters = parameters_of_modules(scenario_);
-    for (int module = 0; module < static_cast<int>(num_modules); ++module) {
-      for (const int p : parameters[static_cast<std::size_t>(module)]) {
-        const Bucket& bucket = plan.bucket(plan.parameter(p).bucket);
-        if (bucket.is_ignored) continue;
-        const int unit = bucket.unit;
-        if (!is_root(unit)) unit_of_module_[static_cast<std::size_t>(module)] = unit;
-        int& first = first_module_[static_cast<std::size_t>(unit)];
-        if (first < 0) first = module;
-        last_module_[static_cast<std::size_t>(unit)] = module;
+        texts_(plan.buckets.size()),
+        begins_(static_cast<std::size_t>(num_modules())),
+        ends_(static_cast<std::size_t>(num_modules())) {
+    const std::vector<std::vector<int>> around = units_around(scenario_.model, scenario_.units);
+    for (std::size_t module = 0; module < around.size(); ++module) {
+      for (const int unit : around[module]) {
+        const UnitSpec& spec = scenario_.units[static_cast<std::size_t>(unit)];
+        if (spec.first == static_cast<int>(module)) begins_[module].push_back(unit);
+        if (spec.end == static_cast<int>(module) + 1) ends_[module].push_back(unit);
       }
     }
     make_changes();
@@ -138,12 +130,11 @@ class Scheduler {
     const bool reshards = scenario_.fully_shard.reshard_after_forward;
     unshard_root();
     for (int module = 0; module < num_modules(); ++module) {
-      const int unit = unit_of_module_[static_cast<std::size_t>(module)];
-      if (is_first_of(unit, module)) each_cut_bucket(unit, StepKind::Unshard);
+      each_unit(begins_, module, StepKind::Unshard);
       redistribute(module, &ModulePlan::before);
       emit(StepKind::Forward, -1, module, kForwardRule);
       redistribute(module, &ModulePlan::after);
-      if (reshards && is_last_of(unit, module)) each_cut_bucket(unit, StepKind::Reshard);
+      if (reshards) each_unit(ends_, module, StepKind::Reshard);
     }
     if (reshards) reshard_root();
     redistribute(plan_.loss.before);
@@ -155,13 +146,13 @@ class Scheduler {
     if (reshards) unshard_root();
     redistribute(plan_.loss.after);
     for (int module = num_modules(); module-- > 0;) {
-      if (!runs_backward(module)) continue;
-      const int unit = unit_of_module_[static_cast<std::size_t>(module)];
-      if (reshards && is_last_of(unit, module)) each_cut_bucket(unit, StepKind::Unshard);
-      redistribute(module, &ModulePlan::before_backward);
-      emit(StepKind::Backward, -1, module, kBackwardRule);
-      redistribute(module, &ModulePlan::after_backward);
-      if (is_first_of(unit, module)) each_cut_bucket(unit, StepKind::Reshard);
+      if (reshards) each_unit(ends_, module, StepKind::Unshard);
+      if (runs_backward(module)) {
+        redistribute(module, &ModulePlan::before_backward);
+        emit(StepKind::Backward, -1, module, kBackwardRule);
+        redistribute(module, &ModulePlan::after_backward);
+      }
+      each_unit(begins_, module, StepKind::Reshard);
     }
     reshard_root();
 
@@ -171,15 +162,20 @@ class Scheduler {
 
  private:
   [[nodiscard]] int num_units() const { return static_cast<int>(scenario_.units.size()); }
-  [[nodiscard]] int num_modules() const { return static_cast<int>(unit_of_module_.size()); }
+  [[nodiscard]] int num_modules() const {
+    const ModelSpec& model = scenario_.model;
+    return static_cast<int>(std::max(model.modules.size(), model.elementwise.size()));
+  }
   [[nodiscard]] bool is_root(int unit) const {
     return scenario_.units[static_cast<std::size_t>(unit)].is_root;
   }
-  [[nodiscard]] bool is_first_of(int unit, int module) const {
-    return unit >= 0 && first_module_[static_cast<std::size_t>(unit)] == module;
-  }
-  [[nodiscard]] bool is_last_of(int unit, int module) const {
-    return unit >= 0 && last_module_[static_cast<std::size_t>(unit)] == module;
+
+  /// Unshards outer units first, reshards inner ones first.
+  void each_unit(const std::vector<std::vector<int>>& units_at, int module, StepKind kind) {
+    std::vector<int> units = units_at[static_cast<std::size_t>(module)];
+    if (kind == StepKind::Reshard) std::reverse(units.begin(), units.end());
+    for (const int unit : units)
+      each_cut_bucket(unit, kind);
   }
 
   void unshard_root() { each_root(StepKind::Unshard); }
@@ -274,10 +270,9 @@ class Scheduler {
   Plan& plan_;
   const Scenario& scenario_;
   std::vector<std::vector<int>> buckets_of_unit_;
-  std::vector<LayoutTexts> texts_;   ///< per bucket
-  std::vector<int> unit_of_module_;  ///< -1: no parameters, or in the root unit
-  std::vector<int> first_module_;    ///< per unit
-  std::vector<int> last_module_;     ///< per unit
+  std::vector<LayoutTexts> texts_;        ///< per bucket
+  std::vector<std::vector<int>> begins_;  ///< per module: the units whose first module it is
+  std::vector<std::vector<int>> ends_;    ///< and whose last one
   std::optional<CollectiveSpec> loss_collective_;
   std::vector<Step> changes_;  ///< like Plan::redistributions
   std::int64_t step_ = 0;

@@ -155,6 +155,30 @@ TEST_CASE("a parameter belongs to the innermost part that is a unit") {
   CHECK(names(units({"b.0.attn.core"})) == Names{"(root)"});
 }
 
+TEST_CASE("a unit spans its part, and modules know the units that they are in") {
+  const ModelSpec model = block();
+  const auto units =
+      assign_units(model, list_parameters(model), {"b.0", "**.attn", "b.0.attn.core"}, true, {4});
+  REQUIRE(names(units) == Names{"(root)", "b.0", "b.0.attn", "(ignored)"});
+  const auto range = [&](std::size_t unit) { return Indices{units[unit].first, units[unit].end}; };
+  CHECK(range(0) == Indices{0, 7});
+  CHECK(range(1) == Indices{0, 6});
+  CHECK(range(2) == Indices{1, 4});
+  CHECK(range(3) == Indices{0, 0});
+  CHECK(units_around(model, units) ==
+        std::vector<Indices>{{1}, {1, 2}, {1, 2}, {1, 2}, {1}, {1}, {}});
+}
+
+TEST_CASE("outer units stand before inner ones whichever has the first parameter") {
+  ModelSpec model;
+  model.modules = {linear("b.in.w", 4, 4, false), linear("b.w", 4, 4, false)};
+  model.groups = {{"b", 0, 2, ModuleGroup::Kind::Sequential},
+                  {"b.in", 0, 1, ModuleGroup::Kind::Sequential}};
+  const auto units = assign_units(model, list_parameters(model), {"b", "b.in"}, true);
+  REQUIRE(names(units) == Names{"b.in", "b"});
+  CHECK(units_around(model, units) == std::vector<Indices>{{1, 0}, {1}});
+}
+
 TEST_CASE("without patterns every top-level module is a unit") {
   const ModelSpec model = block();
   const auto units = assign_units(model, list_parameters(model), {}, false);

@@ -347,5 +347,45 @@ TEST_CASE("nothing in backward serves the model's input, nor what has no paramet
                                   "scale_gradient up", "store_gradient up", "optimizer"});
 }
 
+/// A block b on fsdp 2: `modules`, JSON; the units are b and b.in.
+Plan nested_units(const std::string& modules) {
+  return build_plan(
+      scenario_of({"2",
+                   R"("fsdp")",
+                   {R"({"name": "b", "type": "sequential", "modules": [)" + modules + "]}"},
+                   R"("data": {"sample_shape": [4]}, "fully_shard": {"units": ["b", "b.in"]})"}));
+}
+
+std::string inner_json() {
+  return R"({"name": "in", "type": "sequential", "modules": [)" + linear_json("w", 4, 4) + "]}";
+}
+
+TEST_CASE("a unit is whole from the first to the last module of its part") {
+  // The first gelu computes nothing that has a gradient: no backward, and yet the unit ends there.
+  const Plan plan = nested_units(function_json("first") + ", " + inner_json() + ", " +
+                                 linear_json("v", 4, 4) + ", " + function_json("last"));
+  CHECK(told_steps(plan) == Texts{"unshard b",           "forward b.first",     "unshard b.in",
+                                  "forward b.in.w",      "reshard b.in",        "forward b.v",
+                                  "forward b.last",      "reshard b",           "loss",
+                                  "unshard b",           "backward b.last",     "backward b.v",
+                                  "unshard b.in",        "backward b.in.w",     "reshard b.in",
+                                  "reduce_scatter b.in", "store_gradient b.in", "reshard b",
+                                  "reduce_scatter b",    "store_gradient b",    "optimizer"});
+}
+
+TEST_CASE("units that begin or end together nest: outer first, and inner first") {
+  const Plan plan = nested_units(inner_json() + ", " + linear_json("v", 4, 4));
+  CHECK(told_steps(plan) == Texts{"unshard b", "unshard b.in", "forward b.in.w", "reshard b.in",
+                                  "forward b.v", "reshard b", "loss", "unshard b", "backward b.v",
+                                  "unshard b.in", "backward b.in.w", "reshard b.in",
+                                  "reduce_scatter b.in", "store_gradient b.in", "reshard b",
+                                  "reduce_scatter b", "store_gradient b", "optimizer"});
+  const Plan swapped = nested_units(linear_json("v", 4, 4) + ", " + inner_json());
+  const std::vector<std::string> steps = told_steps(swapped);
+  CHECK(Texts(steps.begin(), steps.begin() + 10) ==
+        Texts{"unshard b", "forward b.v", "unshard b.in", "forward b.in.w", "reshard b.in",
+              "reshard b", "loss", "unshard b", "unshard b.in", "backward b.in.w"});
+}
+
 }  // namespace
 }  // namespace hpsim
