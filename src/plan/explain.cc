@@ -123,13 +123,32 @@ class Facts {
       fact.why = "fully_shard leaves it alone: the user adds up what the data ranks computed";
     } else {
       fact.why = fmt::format(
-          "the batch is split over {}, outside the fully_shard domain: one all_reduce after the "
-          "last unit (multi-dim RFC 2.2.4)",
-          names(fact.group.dims));
+          "{}, outside the fully_shard domain: one all_reduce after the last unit (multi-dim RFC "
+          "2.2.4)",
+          split_text(fact.group.dims));
     }
     return fact;
   }
 
+  /// "the batch is split over dp, sequences over tp"; `dims` are some of partial_dims.
+  [[nodiscard]] std::string split_text(const MeshDims& dims) const {
+    MeshDims of_batch;
+    MeshDims of_sequence;
+    for (const int dim : dims)
+      (splits_sequence(dim) ? of_sequence : of_batch).push_back(dim);
+    if (of_sequence.empty()) return fmt::format("the batch is split over {}", names(of_batch));
+    if (of_batch.empty()) return fmt::format("sequences are split over {}", names(of_sequence));
+    return fmt::format("the batch is split over {}, sequences over {}", names(of_batch),
+                       names(of_sequence));
+  }
+  /// Whether the module takes a part of the sequence along that dim.
+  [[nodiscard]] bool splits_sequence(int mesh_dim) const {
+    if (plan_.modules.empty() || scenario_.model.positions.empty()) return false;
+    const auto module =
+        static_cast<std::size_t>(scenario_.parameters[static_cast<std::size_t>(p_)].module);
+    const std::vector<Placement>& input = plan_.modules[module].layout.inputs.at(0);
+    return cuts(input[static_cast<std::size_t>(mesh_dim)], kSequenceDim);
+  }
   [[nodiscard]] bool splits_batch(int mesh_dim) const {
     return contains(scenario_.data.data_dims, mesh_dim);
   }
@@ -155,7 +174,8 @@ class Facts {
                                      : "the rank's part of it";
       } else if (contains(parameter_.partial_dims, dim)) {
         fact.state = GradientState::Partial;
-        fact.why = "the batch is split over it";
+        fact.why =
+            splits_sequence(dim) ? "sequences are split over it" : "the batch is split over it";
       } else {
         fact.state = GradientState::Complete;
         fact.why = why_complete(dim);

@@ -199,9 +199,13 @@ Shape read_positions(const ObjectReader& scenario, const std::vector<ModuleNode>
   };
   const auto given = data.integers("sample_shape");
   if (!given && !may_be_missing) {
-    return complain(fmt::format("data.sample_shape is missing: the first module, {}, is no linear",
-                                in_quotes(modules.front().name)),
-                    "add " + way_out);
+    const ModuleNode& first = modules.front();
+    scenario.problems().add(
+        scenario.has("data") ? data.where("sample_shape") : first.reader.where("type"),
+        fmt::format("data.sample_shape is missing: the first module, {}, is no linear",
+                    in_quotes(first.name)),
+        "add " + way_out);
+    return {};
   }
   Shape positions = given.value_or(Shape{features});
   const std::size_t most_dims = is_tokens ? 1 : 2;

@@ -315,6 +315,33 @@ TEST_CASE("terms of a sum stay so until a function, or the loss, needs the sum")
   CHECK_NOTHROW(verify_plan(plan));
 }
 
+TEST_CASE("why a linear takes the sum, or a cut is undone that comes back") {
+  const Plan sums = build_plan(scenario_of(
+      {"2",
+       kTpOnly,
+       {linear_json("a", 4, 6), linear_json("b", 6, 2)},
+       R"x("placements": {"a.weight": {"tp": "Shard(1)"}, "b.weight": {"tp": "Shard(0)"}})x"}));
+  CHECK(told_changes(sums).at(1) == "all_reduce(tp) input of \"b\" 12->12");
+  CHECK(change(sums, 1).why.rule == "a linear needs the sum: its input comes as terms of one");
+
+  // Features cut over tp, and within over ep; "b" takes them cut over ep alone.
+  const Plan nested = build_plan(scenario_of({"2, 2",
+                                              R"("tp", "ep")",
+                                              {linear_json("a", 4, 8), linear_json("b", 8, 2)},
+                                              R"x("data": {"data_dims": []}, "placements":
+          {"a.weight": {"tp": "Shard(0)", "ep": "Shard(0)"}, "b.weight": {"ep": "Shard(1)"}})x"}));
+  const Texts changes = told_changes(nested);
+  REQUIRE(changes.size() >= 3);
+  CHECK(changes[0] == "all_gather(ep) input of \"b\" 4->8");  // 2 samples
+  CHECK(changes[1] == "all_gather(tp) input of \"b\" 8->16");
+  CHECK(changes[2] == "slice(ep) input of \"b\"");
+  CHECK(change(nested, 0).why.rule ==
+        "a cut inside another one is undone first, and made anew where it is wanted");
+  CHECK(change(nested, 1).why.rule.find("takes every input feature") != std::string_view::npos);
+  CHECK(change(nested, 2).why.rule.find("of its columns") != std::string_view::npos);
+  CHECK_NOTHROW(verify_plan(nested));
+}
+
 TEST_CASE("samples cut along tp are put together for a weight that tp cuts") {
   const Plan plan = build_plan(
       scenario_of({"2, 2",

@@ -8,6 +8,7 @@
 #include "plan/verify_plan.h"
 #include "support/catch.h"
 #include "support/scenarios.h"
+#include "unit/plan/activation_scenarios.h"
 
 namespace hpsim {
 namespace {
@@ -334,6 +335,58 @@ TEST_CASE("where no collective carries k/F, a local step does") {
   CHECK(scale.why == "gradient_divide_factor");
   CHECK(scale.factor_step == scale.divisor_step);
   CHECK(plan.steps.at(static_cast<std::size_t>(scale.factor_step)).kind == StepKind::ScaleGradient);
+}
+
+/// Mesh (fsdp 2, tp 2): a norm and an mlp of two linears, sequences of 4 split over tp before the
+/// norm and after the mlp; one unit.
+Plan sequence_parallel_plan() {
+  return build_plan(test::scenario_of(
+      {"2, 2",
+       R"("fsdp", "tp")",
+       {R"({"name": "norm", "type": "layer_norm", "dim": 4})", test::linear_json("up", 4, 6),
+        test::linear_json("down", 6, 4)},
+       R"("data": {"sample_shape": [4, 4]}, "fully_shard": {"units": []}, "parallelize":
+          {"norm": "sequence_parallel", "up": "colwise", "down": "rowwise_sp"})"}));
+}
+
+TEST_CASE("groups of a parameter list what carries it, and no change of activations") {
+  const Plan plan = sequence_parallel_plan();
+  REQUIRE_FALSE(plan.redistributions.empty());
+  const Explainer explainer(plan);
+  for (int p = 0; p < static_cast<int>(plan.parameters.size()); ++p) {
+    const ParameterFacts facts = explainer.explain(p, {0, 0});
+    for (const GroupFact& group : facts.groups) {
+      for (const int step : group.steps)
+        CHECK(plan.steps.at(static_cast<std::size_t>(step)).redistribution == -1);
+    }
+    CHECK(sent(plan, facts.groups[0].steps) ==
+          Texts{"all_gather forward", "all_gather backward", "reduce_scatter backward"});
+    CHECK(facts.groups[1].steps.empty());
+    const bool is_norm = facts.groups[2].group.size > 1;
+    CHECK(is_norm == (p < 2));
+    CHECK(sent(plan, facts.groups[2].steps) == (is_norm ? Texts{"all_reduce backward"} : Texts{}));
+  }
+}
+
+TEST_CASE("a gradient is Partial for what is split: samples, or sequences") {
+  const Plan plan = sequence_parallel_plan();
+  const ParameterFacts facts = Explainer(plan).explain(0, {0, 0});
+  REQUIRE(facts.gradient.size() == 2);
+  CHECK(facts.gradient[0].why == "the batch is split over it");
+  CHECK(facts.gradient[1].why == "sequences are split over it");
+  CHECK(facts.gradient[1].state == GradientState::Partial);
+  CHECK_THAT(facts.groups[2].why, Catch::Matchers::StartsWith("sequences are split over tp, "));
+
+  // No role for ep: the batch is split over it outside the fully_shard domain.
+  const Plan both = build_plan(test::scenario_of(
+      {"2, 2, 2",
+       R"("fsdp", "ep", "tp")",
+       {R"({"name": "norm", "type": "layer_norm", "dim": 4})", test::linear_json("up", 4, 6)},
+       R"("data": {"sample_shape": [4, 4], "data_dims": ["fsdp", "ep"]},
+          "parallelize": {"norm": "sequence_parallel", "up": "colwise"})"}));
+  CHECK_THAT(
+      Explainer(both).explain(0, {0, 0, 0}).groups[2].why,
+      Catch::Matchers::StartsWith("the batch is split over ep, sequences over tp, outside the "));
 }
 
 }  // namespace
