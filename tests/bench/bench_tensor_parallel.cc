@@ -1,130 +1,136 @@
-// What a step of tensor parallelism costs over its collectives and products: two linear layers,
-// 512 -> 1408 -> 512, colwise and rowwise, batch 1024, on (fsdp 2, tp 2) over Gloo.
-// Ratios are taken within one repetition, in which everything runs once in turn; medians of 15.
+// What a step of tensor parallelism costs over its collectives and products, on (fsdp 2, tp 2) over
+// Gloo: two linear layers, 512 -> 1408 -> 512, colwise and rowwise, batch 1024; and a block of a
+// transformer, dim 512, hidden 1408, 8 heads, sequences of 128, batch 8, without and with sequence
+// parallelism. Ratios are taken within one repetition, in which everything runs once in turn;
+// medians of 15.
 
 #include <fmt/format.h>
 
-#include <Eigen/Core>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "bench/bare_step.h"
 #include "bench/bench_ranks.h"
 #include "bench/engine_steps.h"
-#include "mesh/group.h"
 #include "plan/build_plan.h"
 #include "plan/verify_plan.h"
-#include "support/scenarios.h"
+#include "scenario/parse.h"
 
 namespace hpsim::bench {
 namespace {
 
 constexpr int kRepetitions = 15;
 constexpr std::int64_t kRanks = 4;
-constexpr std::int64_t kGlobalBatch = 1024;
-
-using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+constexpr std::int64_t kTp = 2;
 
 /// One optimizer step more than is measured.
-VerifiedPlan plan_of(std::int64_t hidden) {
-  Scenario scenario = test::fsdp_scenario(
-      test::modules_model({test::linear("up", 512, hidden), test::linear("down", hidden, 512)}), 2);
-  scenario.mesh = Mesh({2, 2}, {"fsdp", "tp"});
-  scenario.roles.tp_dim = 1;
-  scenario.styles = {ParallelStyle::Colwise, ParallelStyle::Rowwise};
-  const Placement whole = Replicate{};
-  scenario.placements = {{whole, Shard{0}}, {whole, Shard{0}}, {whole, Shard{1}}, {whole, whole}};
-  scenario.training.steps = kRepetitions + 1;
-  scenario.training.global_batch = kGlobalBatch;
-  return verify_plan(build_plan(std::move(scenario)));
+VerifiedPlan plan_of(const std::string& model, const std::string& more, std::int64_t batch) {
+  const std::string text = fmt::format(
+      R"({{"hpsim": 1, "mesh": {{"shape": [2, 2], "mesh_dim_names": ["fsdp", "tp"]}},
+           "model": {}, {}, "training": {{"steps": {}, "global_batch": {}}}}})",
+      model, more, kRepetitions + 1, batch);
+  return verify_plan(build_plan(parse_scenario(text, "bench.json")));
 }
 
-/// The collectives of one optimizer step, and its products, without anything around them.
-class BareStep {
- public:
-  BareStep(const Plan& plan, RankSession& session, std::int64_t hidden) : session_(session) {
-    const Mesh& mesh = plan.mesh();
-    const Coordinate coordinate = mesh.coordinate_of(session.rank());
-    for (const Step& step : plan.steps) {
-      if (step.step > 0) break;
-      if (!step.collective) continue;
-      const CollectiveSpec& spec = *step.collective;
-      Call& call = calls_.emplace_back();
-      call.op = spec.op;
-      call.group.members = group_of(mesh, spec.dims, session.rank());
-      call.group.id = 1000 + static_cast<std::uint64_t>(call.group.members[0].value) +
-                      100 * static_cast<std::uint64_t>(spec.dims[0]);
-      call.input.assign(static_cast<std::size_t>(spec.elems_in.at(mesh, coordinate)), 0.01F);
-      call.output.assign(static_cast<std::size_t>(spec.elems_out.at(mesh, coordinate)), 0.01F);
-    }
-    const std::int64_t batch = kGlobalBatch / 2;
-    const std::int64_t part = (hidden + 1) / 2;
-    input_ = Matrix::Constant(batch, 512, 0.01F);
-    up_ = Matrix::Constant(part, 512, 0.01F);
-    down_ = Matrix::Constant(512, part, 0.01F);
-    output_gradient_ = Matrix::Constant(batch, 512, 0.01F);
-    up_gradient_ = up_;
-    down_gradient_ = down_;
-  }
+using Products = std::function<void()>;
 
-  void collectives() {
-    for (Call& call : calls_) {
-      const bool in_place = call.op == CollectiveOp::AllReduce;
-      float* const output = in_place ? call.input.data() : call.output.data();
-      (void)session_.communicate({0, call.op, DType::Float32, call.input.data(), output,
-                                  static_cast<std::int64_t>(call.input.size()),
-                                  static_cast<std::int64_t>(call.output.size())},
-                                 call.group, ++tag_);
-    }
-  }
-
-  void products() {
-    hidden_.noalias() = input_ * up_.transpose();
-    output_.noalias() = hidden_ * down_.transpose();
-    down_gradient_.noalias() = output_gradient_.transpose() * hidden_;
-    hidden_gradient_.noalias() = output_gradient_ * down_;
-    up_gradient_.noalias() = hidden_gradient_.transpose() * input_;
-  }
-
- private:
-  struct Call {
-    CollectiveOp op = CollectiveOp::AllGather;
-    RankGroup group;
-    std::vector<float> input, output;
-  };
-
-  RankSession& session_;
-  std::vector<Call> calls_;
-  Matrix input_, hidden_, output_, up_, down_;
-  Matrix output_gradient_, hidden_gradient_, up_gradient_, down_gradient_;
-  std::uint64_t tag_ = 1 << 20;
-};
-
-void bench(std::int64_t hidden) {
-  const VerifiedPlan plan = plan_of(hidden);
+void bench(const std::string& title, const VerifiedPlan& plan,
+           const std::function<Products()>& make_products, double aim) {
   const auto rows =
       measure(kRanks, kRepetitions, {"engine step", "its collectives alone", "its products alone"},
               [&](const BenchRank& self) {
                 const auto engine = std::make_shared<EngineSteps>(plan, self.session);
-                const auto bare = std::make_shared<BareStep>(*plan, self.session, hidden);
+                const auto bare = std::make_shared<BareCollectives>(*plan, self.session);
                 return std::vector<Variant>{{"", [engine] { engine->run_one(); }},
-                                            {"", [bare] { bare->collectives(); }},
-                                            {"", [bare] { bare->products(); }}};
+                                            {"", [bare] { bare->run(); }},
+                                            {"", make_products()}};
               });
   std::vector<double> ratios;
   for (std::size_t r = 0; r < kRepetitions; ++r)
     ratios.push_back(rows[0].times_s[r] / (rows[1].times_s[r] + rows[2].times_s[r]));
-  fmt::print("512 -> {} -> 512, batch {}, fsdp 2 x tp 2: ", hidden, kGlobalBatch);
+  fmt::print("{}, fsdp 2 x tp 2: ", title);
   for (const Measured& row : rows)
     fmt::print("{} {:.1f} ms, ", row.name, row.median_s() * 1e3);
-  fmt::print("step / (collectives + products) {:.2f} (aim <= 1.2)\n", median(ratios));
+  fmt::print("step / (collectives + products) {:.2f} (aim <= {})\n", median(ratios), aim);
+}
+
+void bench_mlp(std::int64_t hidden) {
+  constexpr std::int64_t kBatch = 1024;
+  const std::string model = fmt::format(
+      R"([{{"name": "up", "type": "linear", "in_features": 512, "out_features": {0}}},
+          {{"name": "down", "type": "linear", "in_features": {0}, "out_features": 512}}])",
+      hidden);
+  const VerifiedPlan plan =
+      plan_of(model, R"("parallelize": {"up": "colwise", "down": "rowwise"})", kBatch);
+  const auto make_products = [hidden]() -> Products {
+    const std::int64_t rows = kBatch / 2;
+    const std::int64_t part = (hidden + kTp - 1) / kTp;
+    const auto up = std::make_shared<BareLinear>(rows, 512, part, false);
+    const auto down = std::make_shared<BareLinear>(rows, part, 512);
+    return [up, down] {
+      up->run();
+      down->run();
+    };
+  };
+  bench(fmt::format("512 -> {} -> 512, batch {}", hidden, kBatch), plan, make_products, 1.2);
+}
+
+/// Of the block.
+constexpr std::int64_t kBlockBatch = 8;
+constexpr std::int64_t kSeq = 128;
+constexpr std::int64_t kDim = 512;
+constexpr std::int64_t kHidden = 1408;
+constexpr std::int64_t kHeads = 8;
+
+void bench_block(bool has_sequence_parts) {
+  const std::string model = fmt::format(
+      R"([{{"name": "a", "type": "residual", "modules": [
+            {{"name": "norm", "type": "rms_norm", "dim": {0}}},
+            {{"name": "attn", "type": "attention", "dim": {0}, "heads": {1}}}]}},
+          {{"name": "m", "type": "residual", "modules": [
+            {{"name": "norm", "type": "rms_norm", "dim": {0}}},
+            {{"name": "mlp", "type": "mlp", "dim": {0}, "hidden": {2}}}]}}])",
+      kDim, kHeads, kHidden);
+  const std::string styles =
+      has_sequence_parts
+          ? R"({"*.norm": "sequence_parallel", "*.attn": "rowwise_sp", "*.mlp": "rowwise_sp"})"
+          : R"({"*.attn": "colwise", "*.mlp": "colwise"})";
+  const VerifiedPlan plan = plan_of(
+      model,
+      fmt::format(R"("data": {{"sample_shape": [{}, {}]}}, "parallelize": {})", kSeq, kDim, styles),
+      kBlockBatch);
+  const auto make_products = []() -> Products {
+    const std::int64_t samples = kBlockBatch / 2;
+    const std::int64_t rows = samples * kSeq;
+    const auto linears = std::make_shared<std::vector<BareLinear>>();
+    for (int i = 0; i < 3; ++i)
+      linears->emplace_back(rows, kDim, kDim / kTp);  // wq, wk, wv
+    linears->emplace_back(rows, kDim / kTp, kDim);
+    for (int i = 0; i < 2; ++i)
+      linears->emplace_back(rows, kDim, kHidden / kTp);  // w1, w3
+    linears->emplace_back(rows, kHidden / kTp, kDim);
+    const std::shared_ptr<BareAttention> attention =
+        std::make_shared<BareAttention>(samples * kHeads / kTp, kSeq, kDim / kHeads);
+    return [linears, attention] {
+      for (BareLinear& linear : *linears)
+        linear.run();
+      attention->run();
+    };
+  };
+  bench(fmt::format("transformer block, {} parts of the sequence",
+                    has_sequence_parts ? "with" : "without"),
+        plan, make_products, 1.3);
 }
 
 }  // namespace
 }  // namespace hpsim::bench
 
 int main() {
-  hpsim::bench::bench(1408);
-  hpsim::bench::bench(1401);
+  hpsim::bench::bench_mlp(1408);
+  hpsim::bench::bench_mlp(1401);
+  hpsim::bench::bench_block(false);
+  hpsim::bench::bench_block(true);
 }
