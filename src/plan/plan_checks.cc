@@ -196,6 +196,17 @@ std::string inexpressible(const Plan& plan, const PlannedParameter& parameter) {
   return "ranks to which TP leaves a number of rows that divides would not set the flag";
 }
 
+/// Per parameter: its own module, then those that are tied to it.
+std::vector<std::vector<int>> modules_of_parameters(const Scenario& scenario) {
+  const std::vector<std::vector<int>> parameters = parameters_of_modules(scenario);
+  std::vector<std::vector<int>> modules(scenario.parameters.size());
+  for (std::size_t module = 0; module < parameters.size(); ++module) {
+    for (const int p : parameters[module])
+      modules.at(static_cast<std::size_t>(p)).push_back(static_cast<int>(module));
+  }
+  return modules;
+}
+
 }  // namespace
 
 PlanCheckOutcome check_coverage(const Plan& plan) {
@@ -223,11 +234,12 @@ PlanCheckOutcome check_sync_set(const Plan& plan) {
   };
   std::optional<ActivationReplay> activations;
   if (!plan.scenario.model.is_elementwise()) activations.emplace(plan);
-  const auto is_partial_along = [&](std::size_t p, int dim) {
+  const std::vector<std::vector<int>> modules = modules_of_parameters(plan.scenario);
+  const auto is_partial_along = [&](std::size_t p, int module, int dim) {
     if (contains(cutting_dims(plan.parameters[p].unsharded), dim)) return false;
     // Ranks along it saw different samples: their gradients are terms of one sum.
     if (!activations) return contains(plan.scenario.data.data_dims, dim);
-    return contains(activations->batch_dims(plan.scenario.parameters[p].module), dim);
+    return contains(activations->batch_dims(module), dim);
   };
   const auto judge = [&](std::int64_t step) {
     for (std::size_t p = 0; p < plan.parameters.size(); ++p) {
@@ -238,7 +250,18 @@ PlanCheckOutcome check_sync_set(const Plan& plan) {
       for (int dim = 0; dim < mesh.num_dims(); ++dim) {
         if (mesh.size(dim) == 1) continue;
         recorder.count();
-        const bool is_partial = is_partial_along(p, dim);
+        const bool is_partial = is_partial_along(p, modules[p][0], dim);
+        for (const int module : modules[p]) {  // all that are tied to it leave such terms
+          if (is_partial_along(p, module, dim) == is_partial) continue;
+          recorder.add(FindingCode::UnreducedPartial, parameter.name,
+                       fmt::format("gradient of \"{}\" in step {} is {} along {} as \"{}\" leaves "
+                                   "it, and {} as \"{}\" does",
+                                   parameter.name, step, is_partial ? "Partial" : "complete",
+                                   mesh.name(dim), module_name(plan.scenario.model, modules[p][0]),
+                                   is_partial ? "complete" : "Partial",
+                                   module_name(plan.scenario.model, module)));
+          recorder.at_step(step);
+        }
         const int wanted = is_partial ? 1 : 0;
         const int times = got.times[static_cast<std::size_t>(dim)];
         if (times == wanted) continue;

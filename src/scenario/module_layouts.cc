@@ -180,6 +180,13 @@ std::vector<std::vector<int>> parameters_of_modules(const Scenario& scenario) {
   return parameters;
 }
 
+MeshDims split_dims(const ModelSpec& model, const ModuleLayout& layout) {
+  MeshDims split;
+  for (int dim = 0; dim < feature_dim(model); ++dim)
+    split = union_of(split, cutting_order(layout.inputs[0], dim));
+  return split;
+}
+
 std::vector<MeshDims> partial_dims(const Scenario& scenario) {
   const std::vector<ModuleLayout> layouts = module_layouts(scenario);
   std::vector<MeshDims> partial;
@@ -187,12 +194,8 @@ std::vector<MeshDims> partial_dims(const Scenario& scenario) {
     const auto module =
         static_cast<std::size_t>(scenario.parameters[static_cast<std::size_t>(p)].module);
     const MeshDims placed = cutting_dims(placements_of(scenario, p));
-    MeshDims split = scenario.data.data_dims;
-    if (!layouts.empty()) {
-      split.clear();
-      for (int dim = 0; dim < feature_dim(scenario.model); ++dim)
-        split = union_of(split, cutting_order(layouts[module].inputs[0], dim));
-    }
+    const MeshDims split =
+        layouts.empty() ? scenario.data.data_dims : split_dims(scenario.model, layouts[module]);
     MeshDims& dims = partial.emplace_back();
     for (const int dim : split) {
       if (!contains(placed, dim)) dims.push_back(dim);

@@ -53,6 +53,9 @@ struct ModuleLayout {
 /// a tied weight is that of the module that owns it.
 [[nodiscard]] std::vector<std::vector<int>> parameters_of_modules(const Scenario& scenario);
 
+/// Mesh dims over which the samples and positions that a module computes with are split.
+[[nodiscard]] MeshDims split_dims(const ModelSpec& model, const ModuleLayout& layout);
+
 /// Per parameter: the mesh dims along which the gradient that backward computes is Partial, a term
 /// of a sum. Those over which the samples and positions that its module computes with are split; of
 /// elementwise parameters the data_dims that do not cut them (a rank that holds a part along a data

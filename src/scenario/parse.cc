@@ -92,6 +92,7 @@ void read_sections(const ObjectReader& root, Scenario& scenario) {
   if (scenario.is_exact()) check_exact_mode(scenario, root);
   if (mesh && roles && model) read_cuts(root, scenario);
   if (scenario.fully_shard.sync_object == SyncObject::Weight) check_weight_sync(scenario, root);
+  check_ties(scenario, root);
   if (root.problems().empty()) check_sizes(scenario, root);
 }
 

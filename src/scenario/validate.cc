@@ -4,6 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
+
+#include "scenario/locate.h"
+#include "scenario/module_layouts.h"
 
 namespace hpsim {
 namespace {
@@ -174,6 +178,37 @@ void check_sizes(const Scenario& scenario, const ObjectReader& file) {
         fmt::format("{} steps of {} samples with up to {} elements are more than 2^62 elements",
                     scenario.training.steps, scenario.training.global_batch, sample_elems),
         "make one of the three smaller");
+  }
+}
+
+void check_ties(const Scenario& scenario, const ObjectReader& file) {
+  const ModelSpec& model = scenario.model;
+  const bool has_ties = std::any_of(model.modules.begin(), model.modules.end(),
+                                    [](const ModuleSpec& module) { return module.tied_to >= 0; });
+  if (!has_ties || !file.problems().empty()) return;
+  const std::vector<ModuleLayout> layouts = module_layouts(scenario);
+  const auto splits = [&](std::size_t module, int mesh_dim) {
+    return contains(split_dims(model, layouts[module]), mesh_dim);
+  };
+  for (std::size_t m = 0; m < model.modules.size(); ++m) {
+    if (model.modules[m].tied_to < 0) continue;
+    const auto owner = static_cast<std::size_t>(model.modules[m].tied_to);
+    for (int dim = 0; dim < scenario.mesh.num_dims(); ++dim) {
+      if (scenario.mesh.size(dim) == 1 || splits(m, dim) == splits(owner, dim)) continue;
+      const auto [part, whole] = splits(m, dim) ? std::pair(m, owner) : std::pair(owner, m);
+      const std::string name = scenario.mesh.name(dim);
+      const std::string pointer = module_pointer(model, static_cast<int>(m)) + "/tied_to";
+      file.problems().add(
+          {&file.at().value->at(Json::json_pointer(pointer)), pointer},
+          fmt::format("not supported yet: {} and {} share a weight, but along {} {} computes with "
+                      "a part of the samples and {} with all: one gradient is a term of a sum, "
+                      "the other the sum",
+                      in_quotes(model.modules[owner].name), in_quotes(model.modules[m].name),
+                      in_quotes(name), in_quotes(model.modules[part].name),
+                      in_quotes(model.modules[whole].name)),
+          fmt::format("keep {} out of data_dims, or leave \"tied_to\" out", in_quotes(name)));
+      return;
+    }
   }
 }
 

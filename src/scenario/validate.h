@@ -18,6 +18,11 @@ void check_sizes(const Scenario& scenario, const ObjectReader& file);
 /// \pre the mode is exact
 void check_exact_mode(const Scenario& scenario, const ObjectReader& file);
 
+/// Modules tied to one weight leave gradients that can be added up on each rank: along every mesh
+/// dim either all of them are terms of a sum over samples, or none is. Looked at only where the
+/// file has no other mistake.
+void check_ties(const Scenario& scenario, const ObjectReader& file);
+
 /// What averaging weights instead of gradients needs, so that the mean of the weights is the weight
 /// that the mean gradient makes: sgd, whose update is linear; F the number of ranks, not given; no
 /// gradient that is Partial where weights are not averaged (cut by fully_shard, ignored by it, or

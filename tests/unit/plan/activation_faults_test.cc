@@ -322,5 +322,25 @@ TEST_CASE("planted: norms on cut sequences are not reduced, or are where sequenc
         })) == Codes{FindingCode::DoubleReduced});
 }
 
+TEST_CASE("planted: modules tied to one weight see different samples") {
+  // The reader refuses it: attn, cut over tp, takes the samples of all ranks there, and hands them
+  // on; tok takes those of its own rank.
+  ActivationCase test{
+      "2, 2",
+      kFsdpTp,
+      {R"({"name": "tok", "type": "embedding", "num_embeddings": 10, "embedding_dim": 8})",
+       R"({"name": "attn", "type": "attention", "dim": 8, "heads": 2})", linear_json("out", 8, 10)},
+      R"("data": {"sample_shape": [4], "data_dims": ["fsdp", "tp"]}, "fully_shard": {"units": []},
+         "parallelize": {"attn": "colwise"})"};
+  Scenario scenario = scenario_of(test);
+  CHECK(codes_of(build_plan(scenario)).empty());
+  scenario.model.modules.back().tied_to = 0;
+  scenario.parameters = list_parameters(scenario.model);
+  scenario.placements.pop_back();
+  scenario.units = assign_units(scenario.model, scenario.parameters, {}, true);
+  // Of the embedding's weight, whose gradient is reduced over tp.
+  CHECK(codes_of(build_plan(scenario)) == Codes{FindingCode::UnreducedPartial});
+}
+
 }  // namespace
 }  // namespace hpsim
