@@ -106,6 +106,7 @@ ActivationPoint activation_at(const ModuleSpec& spec, double x) {
     case ModuleType::AttentionCore:
     case ModuleType::SiluGate:
     case ModuleType::Add:
+    case ModuleType::Experts:
       break;
   }
   HPSIM_CHECK(false, "no smooth activation: {}", name_of(spec.type));

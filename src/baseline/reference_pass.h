@@ -243,6 +243,7 @@ class ReferencePass {
       case ModuleType::RmsNorm:
       case ModuleType::AttentionCore:
       case ModuleType::SiluGate:
+      case ModuleType::Experts:
         return forward_inexact(module);
       case ModuleType::Relu:
       case ModuleType::Tanh:
@@ -322,6 +323,7 @@ class ReferencePass {
       case ModuleType::RmsNorm:
       case ModuleType::AttentionCore:
       case ModuleType::SiluGate:
+      case ModuleType::Experts:
         return backward_inexact(module, dy);
       case ModuleType::Embedding:
         HPSIM_CHECK(false, "tokens have no gradient");

@@ -77,6 +77,7 @@ void activation_forward(const ModuleSpec& spec, const T* x, std::int64_t elems, 
     case ModuleType::AttentionCore:
     case ModuleType::SiluGate:
     case ModuleType::Add:
+    case ModuleType::Experts:
       break;
   }
   HPSIM_CHECK(false, "{} is no activation", name_of(spec.type));
@@ -111,6 +112,7 @@ void activation_backward(const ModuleSpec& spec, const T* x, const T* dy, std::i
     case ModuleType::AttentionCore:
     case ModuleType::SiluGate:
     case ModuleType::Add:
+    case ModuleType::Experts:
       break;
   }
   HPSIM_CHECK(false, "{} is no activation", name_of(spec.type));

@@ -63,6 +63,18 @@ class ElementwiseModel : public LocalModel<T> {
     HPSIM_CHECK(false, "redistribution {} of a model without activations", redistribution);
   }
 
+  TokenEnds begin_tokens(const Step& step) override {
+    HPSIM_CHECK(false, "{} of a model without experts", name_of(step.kind));
+    return {};
+  }
+  void finish_tokens(const Step& step) override {
+    HPSIM_CHECK(false, "{} of a model without experts", name_of(step.kind));
+  }
+  [[nodiscard]] std::vector<std::int64_t> routed_counts(int module) const override {
+    HPSIM_CHECK(false, "module {} of a model without experts", module);
+    return {};
+  }
+
  private:
   /// The mean is over a rank's own samples, and over all elements of the parameter.
   [[nodiscard]] T divisor(const ElementwiseSpec& spec) const {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "engine/exactness.h"
@@ -15,6 +16,16 @@ template <class T>
 struct CollectiveEnds {
   const T* input = nullptr;
   T* output = nullptr;
+};
+
+/// The exchange of an experts module: an all_to_all whose runs may differ from member to member.
+struct TokenEnds {
+  const void* input = nullptr;
+  void* output = nullptr;
+  std::int64_t elems_in = 0;
+  std::int64_t elems_out = 0;
+  std::span<const std::int64_t> counts_in;  ///< see CollectiveCall
+  std::span<const std::int64_t> counts_out;
 };
 
 /// The model on one rank: its part of the activations, of the loss, and of the gradients before
@@ -36,6 +47,15 @@ class LocalModel {
   [[nodiscard]] virtual std::vector<T> finish_loss() = 0;
   /// Writes the gradients of the module's parameters. \pre RankMemory::begin_gradients(module)
   virtual void backward(int module) = 0;
+
+  /// What this rank does of a Route, Dispatch or Combine step of an experts module before its
+  /// collective, and the ends of that. Route chooses the experts of every position that the rank
+  /// holds; of experts that exchange nothing, forward and backward do all.
+  [[nodiscard]] virtual TokenEnds begin_tokens(const Step& step) = 0;
+  /// What remains of it. \pre begin_tokens, the collective was carried out
+  virtual void finish_tokens(const Step& step) = 0;
+  /// How many positions the rank routed to each expert. \pre the forward of the experts module
+  [[nodiscard]] virtual std::vector<std::int64_t> routed_counts(int module) const = 0;
 
   /// What this rank does of a change of layout before its collective, and the ends of that; no ends
   /// where there is none.

@@ -127,6 +127,8 @@ void module_forward(const ModuleSite& site, RankMemory<T>& memory,
     }
     case ModuleType::SiluGate:
       return silu_gate_forward(x, inputs.at(1), output_elems(site), output);
+    case ModuleType::Experts:
+      break;
     case ModuleType::Add:
       return add_forward(x, inputs.at(1), output_elems(site), output);
   }
@@ -170,6 +172,8 @@ void module_backward(const ModuleSite& site, RankMemory<T>& memory,
     }
     case ModuleType::SiluGate:
       return silu_gate_backward(x, inputs.at(1), dy, output_elems(site), dx, gradients.at(1));
+    case ModuleType::Experts:
+      break;
     case ModuleType::Add:
       for (std::size_t i = 0; i < gradients.size(); ++i) {
         if (needs[i]) std::copy_n(dy, output_elems(site), gradients[i]);

@@ -92,6 +92,20 @@ class ModuleModel : public LocalModel<T> {
     free(planned.freed_after_backward);
   }
 
+  TokenEnds begin_tokens(const Step& step) override {
+    HPSIM_CHECK(false, "{} is not computed", name_of(step.kind));
+    return {};
+  }
+
+  void finish_tokens(const Step& step) override {
+    HPSIM_CHECK(false, "{} is not computed", name_of(step.kind));
+  }
+
+  [[nodiscard]] std::vector<std::int64_t> routed_counts(int module) const override {
+    HPSIM_CHECK(false, "module {} routes nothing", module);
+    return {};
+  }
+
   CollectiveEnds<T> begin_redistribute(int redistribution) override {
     const Redistribution& change = redistribution_at(redistribution);
     if (change.activation == 0 && !change.is_gradient) draw_input();

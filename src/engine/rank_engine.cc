@@ -57,6 +57,7 @@ class RankEngineOf : public RankEngine {
         model_(plan->scenario.model.is_elementwise()
                    ? make_elementwise_model<T>(*plan, rank, memory_, arithmetic_)
                    : make_module_model<T>(*plan, rank, memory_, arithmetic_)),
+        experts_modules_(experts_modules(plan->scenario.model)),
         states_(static_cast<std::size_t>(optimizer_.num_state_tensors())) {
     for (auto& tensors : states_)
       tensors.resize(plan_.parameters.size());
@@ -80,8 +81,13 @@ class RankEngineOf : public RankEngine {
         if (step.collective) return call(plan_step, ends.input, ends.output);
         break;
       }
+      case StepKind::Route:
+      case StepKind::Dispatch:
+      case StepKind::Combine:
+        return token_call(plan_step, model_->begin_tokens(step));
       case StepKind::Forward:
         model_->forward(step.module);
+        record_routing(step.module);
         break;
       case StepKind::Loss: {
         const auto ends = model_->begin_loss();
@@ -126,6 +132,7 @@ class RankEngineOf : public RankEngine {
   void finish(std::int64_t plan_step) override {
     const Step& step = step_at(plan_step);
     if (step.kind == StepKind::Unshard) memory_.end_unshard(step.bucket);
+    if (moves_tokens(step.kind)) model_->finish_tokens(step);
     if (step.kind == StepKind::Loss) record_losses(model_->finish_loss());
     if (step.kind == StepKind::Redistribute) model_->finish_redistribute(step.redistribution);
     if (step.kind == StepKind::ReduceScatter) memory_.end_reduce_scatter(step.bucket);
@@ -172,6 +179,28 @@ class RankEngineOf : public RankEngine {
             .output = output,
             .elems_in = elems_of(spec.elems_in),
             .elems_out = elems_of(spec.elems_out)};
+  }
+
+  [[nodiscard]] CollectiveCall token_call(std::int64_t plan_step, const TokenEnds& ends) const {
+    const CollectiveSpec& spec = *step_at(plan_step).collective;
+    return {.plan_step = plan_step,
+            .op = spec.op,
+            .dtype = spec.dtype,
+            .input = ends.input,
+            .output = ends.output,
+            .elems_in = ends.elems_in,
+            .elems_out = ends.elems_out,
+            .counts_in = ends.counts_in,
+            .counts_out = ends.counts_out};
+  }
+
+  /// Of an experts module.
+  void record_routing(int module) {
+    const auto found = std::find(experts_modules_.begin(), experts_modules_.end(), module);
+    if (found == experts_modules_.end()) return;
+    const std::vector<std::int64_t> counts = model_->routed_counts(module);
+    std::copy(counts.begin(), counts.end(),
+              result_.routed(rank_, step_, static_cast<int>(found - experts_modules_.begin())));
   }
 
   void record_losses(const std::vector<T>& terms) {
@@ -256,6 +285,7 @@ class RankEngineOf : public RankEngine {
   RankMemory<T> memory_;
   ExactArithmetic arithmetic_;
   std::unique_ptr<LocalModel<T>> model_;
+  std::vector<int> experts_modules_;
   std::int64_t step_ = 0;                       ///< optimizer step
   std::vector<std::vector<Buffer<T>>> states_;  ///< [state tensor][parameter]
 };

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "plan/plan.h"
 #include "trace/run_result.h"
@@ -14,7 +15,9 @@ namespace hpsim {
 ///   reduce_scatter  input: group_size * elems_out, in group order; output: sums of own row
 ///   all_reduce      input == output, elems_in == elems_out: sums in place
 ///   all_to_all      elems_in == elems_out == group_size * slot, both in group order: slot j of the
-///                   input goes to member j, slot i of the output came from member i
+///                   input goes to member j, slot i of the output came from member i; or, with
+///                   counts, runs of counts_in[j] elements go to member j, runs of counts_out[i]
+///                   came from member i, and their sums are elems_in and elems_out
 /// Buffers do not overlap otherwise. Sums are plain: scales are the engine's business.
 struct CollectiveCall {
   std::int64_t plan_step = 0;
@@ -24,6 +27,10 @@ struct CollectiveCall {
   void* output = nullptr;
   std::int64_t elems_in = 0;
   std::int64_t elems_out = 0;
+  /// all_to_all only, per member in group order; empty: equal slots. counts_in[j] of rank i is
+  /// counts_out[i] of rank j; they outlive the collective.
+  std::span<const std::int64_t> counts_in = {};
+  std::span<const std::int64_t> counts_out = {};
 };
 
 /// One rank's interpreter of the plan: local tensors, modules, optimizer, ledger. It never

@@ -28,6 +28,8 @@ std::string_view name_of(ModuleType type) {
       return "silu_gate";
     case ModuleType::Add:
       return "add";
+    case ModuleType::Experts:
+      return "experts";
   }
   HPSIM_CHECK(false, "unknown module type {}", static_cast<int>(type));
   return {};
@@ -39,6 +41,8 @@ std::string_view name_of(ModuleGroup::Kind kind) {
       return "attention";
     case ModuleGroup::Kind::Mlp:
       return "mlp";
+    case ModuleGroup::Kind::Moe:
+      return "moe";
     case ModuleGroup::Kind::Residual:
       return "residual";
     case ModuleGroup::Kind::Sequential:
@@ -92,6 +96,14 @@ std::vector<std::int64_t> features_along(const ModelSpec& model) {
                            : features.at(static_cast<std::size_t>(inputs_of(model, m).at(0))));
   }
   return features;
+}
+
+std::vector<int> experts_modules(const ModelSpec& model) {
+  std::vector<int> found;
+  for (int m = 0; m < static_cast<int>(model.modules.size()); ++m) {
+    if (model.modules[static_cast<std::size_t>(m)].type == ModuleType::Experts) found.push_back(m);
+  }
+  return found;
 }
 
 std::int64_t output_features(const ModelSpec& model) {

@@ -21,10 +21,11 @@ enum class ModuleType {
   AttentionCore,
   SiluGate,
   Add,
+  Experts,
 };
 
 /// "linear", "relu", "tanh", "silu", "gelu", "layer_norm", "rms_norm", "embedding",
-/// "attention_core", "silu_gate", "add"
+/// "attention_core", "silu_gate", "add", "experts"
 [[nodiscard]] std::string_view name_of(ModuleType type);
 
 /// One operation of a model: what reads activations and gives one. Modules of the file that are
@@ -42,13 +43,18 @@ enum class ModuleType {
 ///                   sees 0..i
 ///   silu_gate       of a, b: silu(a) * b
 ///   add             of a, b: a + b
+///   experts         of x [dim] and logits [num_experts]: p = softmax(logits); of the top_k experts
+///                   e by p, ties to the lower index, the sum of
+///                   p_e w2_e (silu(w1_e x) * w3_e x); p is not renormalised. w1 and w3
+///                   [num_experts, hidden, dim], w2 [num_experts, dim, hidden]
 struct ModuleSpec {
   std::string name;  ///< fully qualified: "blocks.0.attn.wq"
   ModuleType type = ModuleType::Linear;
   /// Activations that it reads: 0 is the model's input, m + 1 the output of module m. Empty: the
   /// output of the module before it.
   std::vector<int> inputs;
-  std::int64_t in_features = 0;     ///< linear, norms; embedding: number of rows of its weight
+  std::int64_t in_features = 0;     ///< linear, norms; embedding: number of rows of its weight;
+                                    ///< experts: dim
   std::int64_t out_features = 0;    ///< linear, embedding
   bool bias = true;                 ///< linear only; a layer_norm always has one
   bool tanh_approximation = false;  ///< gelu only
@@ -57,13 +63,16 @@ struct ModuleSpec {
   std::int64_t kv_heads = 0;        ///< attention_core only: of keys and values
   std::int64_t head_dim = 0;        ///< attention_core only
   bool causal = true;               ///< attention_core only
+  std::int64_t hidden = 0;          ///< experts only: inside an expert
+  std::int64_t num_experts = 0;     ///< experts only
+  std::int64_t top_k = 0;           ///< experts only: per position
   int tied_to = -1;                 ///< linear, embedding: module whose weight is its weight
 };
 
 /// A module of the file that is made of others, or one of the copies of such a module that a repeat
 /// makes. Its operations stand together; what it gives is the output of the last of them.
 struct ModuleGroup {
-  enum class Kind { Attention, Mlp, Residual, Sequential, Repeat };
+  enum class Kind { Attention, Mlp, Moe, Residual, Sequential, Repeat };
 
   std::string name;  ///< fully qualified: "blocks.0.attn"
   int first = 0;     ///< into ModelSpec::modules
@@ -71,7 +80,7 @@ struct ModuleGroup {
   Kind kind = Kind::Sequential;
 };
 
-/// "attention", "mlp", "residual", "sequential", "repeat"
+/// "attention", "mlp", "moe", "residual", "sequential", "repeat"
 [[nodiscard]] std::string_view name_of(ModuleGroup::Kind kind);
 
 /// A parameter w of a layout-only model: every sample has its own input x and target t of w's
@@ -109,6 +118,9 @@ struct ModelSpec {
 ///   embedding of 11 tokens in 8             1, 8
 ///   attention_core of q 8, k 4, v 4         8
 [[nodiscard]] std::vector<std::int64_t> features_along(const ModelSpec& model);
+
+/// The experts modules of a model, ascending.
+[[nodiscard]] std::vector<int> experts_modules(const ModelSpec& model);
 
 /// Features of the model's output. \pre not elementwise
 [[nodiscard]] std::int64_t output_features(const ModelSpec& model);

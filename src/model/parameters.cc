@@ -29,6 +29,14 @@ void append_parameters(const ModuleSpec& module, int index,
     case ModuleType::RmsNorm:
       parameters.push_back({weight, {module.in_features}, Kind::NormWeight, index});
       break;
+    case ModuleType::Experts: {
+      const Shape inwards = {module.num_experts, module.hidden, module.in_features};
+      const Shape outwards = {module.num_experts, module.in_features, module.hidden};
+      parameters.push_back({module.name + ".w1", inwards, Kind::ExpertWeight, index});
+      parameters.push_back({module.name + ".w2", outwards, Kind::ExpertWeight, index});
+      parameters.push_back({module.name + ".w3", inwards, Kind::ExpertWeight, index});
+      break;
+    }
     case ModuleType::Relu:
     case ModuleType::Tanh:
     case ModuleType::Silu:

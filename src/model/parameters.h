@@ -16,6 +16,7 @@ struct ParameterSpec {
     NormWeight,
     NormBias,
     EmbeddingWeight,
+    ExpertWeight,  ///< w1, w2 or w3 of all experts
   };
 
   std::string name;  ///< fully qualified: "l0.weight"
@@ -26,8 +27,8 @@ struct ParameterSpec {
 
 [[nodiscard]] std::vector<std::string> names_of(const std::vector<ParameterSpec>& parameters);
 
-/// All parameters: in the order of modules, then weight before bias. A module that is tied to
-/// another has no weight of its own.
+/// All parameters: in the order of modules, then weight before bias, w1 before w2 before w3. A
+/// module that is tied to another has no weight of its own.
 [[nodiscard]] std::vector<ParameterSpec> list_parameters(const ModelSpec& model);
 
 }  // namespace hpsim

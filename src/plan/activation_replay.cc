@@ -173,8 +173,12 @@ std::string ActivationReplay::wanted_along(int module, int mesh_dim, const Layou
     const bool fits = cuts(now, features_) && split_factor_of(now) == split_factor_of(*cut);
     return fits ? "" : fmt::format("as the columns of its weight, {}", to_string(*cut));
   }
+  const bool exchanges = spec.type == ModuleType::Experts && cut != nullptr && cuts(*cut, 0);
+  if (exchanges && cuts(now, kSampleDim)) return "";
   if (cut != nullptr && !is_norm(spec)) return is_whole(now) ? "" : "Replicate";
-  const bool takes_features = spec.type == ModuleType::Linear || spec.type == ModuleType::Embedding;
+  const bool takes_features = spec.type == ModuleType::Linear ||
+                              spec.type == ModuleType::Embedding ||
+                              spec.type == ModuleType::Experts;
   if ((takes_features || is_norm(spec)) && cuts(now, features_)) return "all features";
   const bool takes_sequences = spec.type == ModuleType::AttentionCore;
   if (takes_sequences && features_ > kSequenceDim && cuts(now, kSequenceDim))
@@ -184,9 +188,12 @@ std::string ActivationReplay::wanted_along(int module, int mesh_dim, const Layou
 
 Placement ActivationReplay::output_along(int module, int mesh_dim, const Layout& input) const {
   const Placement* cut = weight_cut(module, mesh_dim);
-  if (cut == nullptr) return input[static_cast<std::size_t>(mesh_dim)];
-  const bool is_embedding =
-      plan_.scenario.model.modules[static_cast<std::size_t>(module)].type == ModuleType::Embedding;
+  const Placement& now = input[static_cast<std::size_t>(mesh_dim)];
+  if (cut == nullptr) return now;
+  const ModuleType type = plan_.scenario.model.modules[static_cast<std::size_t>(module)].type;
+  // Outputs of experts come back to where their positions are; else each rank has terms of them.
+  if (type == ModuleType::Experts) return cuts(now, kSampleDim) ? now : Placement{Partial{}};
+  const bool is_embedding = type == ModuleType::Embedding;
   // Each rank computes the features of its rows; of an embedding those of its columns.
   if (!cuts(*cut, is_embedding ? 1 : 0)) return Partial{};
   if (const auto* strided = std::get_if<StridedShard>(cut))
@@ -282,14 +289,19 @@ std::optional<ActivationReplay::Fault> ActivationReplay::backward(int module) {
     if (gradient[at] == wanted) continue;
     fault = wrong_layout("the gradient of its output", dim, gradient[at], to_string(wanted));
   }
-  const bool is_linear = plan_.scenario.model.modules[at_module].type == ModuleType::Linear;
+  const ModuleType type = plan_.scenario.model.modules[at_module].type;
   for (std::size_t i = 0; i < planned.input_gradients.size(); ++i) {
     const int value = planned.input_gradients[i];
     if (value < 0) continue;
     Layout left = inputs_[at_module][i];
-    for (int dim = 0; is_linear && dim < plan_.mesh().num_dims(); ++dim) {
+    for (int dim = 0; dim < plan_.mesh().num_dims(); ++dim) {
       const Placement* cut = weight_cut(module, dim);
-      if (cut != nullptr && cuts(*cut, 0)) left[static_cast<std::size_t>(dim)] = Partial{};
+      if (cut == nullptr) continue;
+      Placement& along = left[static_cast<std::size_t>(dim)];
+      const bool has_terms = type == ModuleType::Linear    ? cuts(*cut, 0)
+                             : type == ModuleType::Experts ? !cuts(along, kSampleDim)
+                                                           : false;
+      if (has_terms) along = Partial{};
     }
     State& now = states_[value];
     const bool is_there = !now.layout.empty();

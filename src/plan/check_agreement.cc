@@ -9,6 +9,7 @@
 #include "plan/activation_replay.h"
 #include "plan/loss_collective.h"
 #include "plan/plan_checks.h"
+#include "plan/token_replay.h"
 
 namespace hpsim {
 namespace {
@@ -38,7 +39,10 @@ class Replay {
       const Bucket& bucket = plan.buckets[index_of(state)];
       state.is_gathered = bucket.sharded_group.size == 1;
     }
-    if (!model.is_elementwise()) activations_.emplace(plan);
+    if (!model.is_elementwise()) {
+      activations_.emplace(plan);
+      tokens_.emplace(plan);
+    }
     begin_step();
   }
 
@@ -168,6 +172,9 @@ class Replay {
     expect(!fault, fault ? fault->code : FindingCode::CommOrder, step,
            [&] { return fault->message; });
     if (!fault && step.kind == StepKind::Redistribute) check_redistribution(step);
+    if (const auto token_fault = tokens_->take(step)) {
+      expect(false, token_fault->code, step, [&] { return token_fault->message; });
+    }
     if (step.kind != StepKind::Loss) return;
     expect(step.collective == loss_collective(plan_), FindingCode::CommShape, step,
            [] { return "its collective is not that of its layout"; });
@@ -222,6 +229,10 @@ class Replay {
       case StepKind::Redistribute:
       case StepKind::Loss:
         break;
+      case StepKind::Route:
+      case StepKind::Dispatch:
+      case StepKind::Combine:
+        break;  // TokenReplay follows them
       case StepKind::Optimizer:
         for (const BucketState& each : state_) {
           const Bucket& bucket = plan_.buckets[index_of(each)];
@@ -250,6 +261,7 @@ class Replay {
   std::vector<BucketState> state_;
   std::vector<std::vector<int>> buckets_of_module_;
   std::optional<ActivationReplay> activations_;
+  std::optional<TokenReplay> tokens_;
   std::vector<std::optional<std::optional<CollectiveSpec>>> redistribution_collectives_;
   PlanCheckOutcome outcome_;
 };

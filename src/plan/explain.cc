@@ -288,6 +288,9 @@ class Facts {
           next.before = updated_weight();
           break;
         case StepKind::Redistribute:
+        case StepKind::Route:
+        case StepKind::Dispatch:
+        case StepKind::Combine:
         case StepKind::Loss:
           continue;
       }

@@ -24,6 +24,9 @@ std::vector<ParameterReplay::Fault> ParameterReplay::take(const Step& step) {
         expect(step, p, state(p).now, plan_.parameter(p).sharded, "");
       break;
     case StepKind::Redistribute:
+    case StepKind::Route:
+    case StepKind::Dispatch:
+    case StepKind::Combine:
     case StepKind::Loss:
       break;
     default:

@@ -13,8 +13,16 @@ std::string activation_text(const Plan& plan, const Redistribution& redistributi
                      is_output ? "output" : "input", module_name(model, asker));
 }
 
+std::string tokens_text(const Plan& plan, const Step& step) {
+  const char* const what = step.phase == Phase::Backward ? "gradients" : "tokens";
+  const std::string& name = module_name(plan.scenario.model, step.module);
+  if (step.kind == StepKind::Route) return fmt::format("counts of tokens of \"{}\"", name);
+  return fmt::format("{} {} \"{}\"", what, step.kind == StepKind::Dispatch ? "to" : "from", name);
+}
+
 std::string payload_text(const Plan& plan, const Step& step) {
   if (step.kind == StepKind::Loss) return kLossPayload;
+  if (moves_tokens(step.kind)) return tokens_text(plan, step);
   if (step.redistribution < 0)
     return fmt::format("unit \"{}\"", plan.unit_name(plan.bucket(step.bucket)));
   return activation_text(plan,

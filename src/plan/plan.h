@@ -161,8 +161,12 @@ struct Plan {
 /// What the collective of a loss carries.
 inline constexpr const char* kLossPayload = "statistics of the loss";
 
-/// What a collective carries: "unit \"l0\"", the activation_text of its redistribution, or
-/// kLossPayload. \pre the step has a collective
+/// What a Route, Dispatch or Combine step carries: "counts of tokens of \"moe.experts\"", "tokens
+/// to \"moe.experts\"", "tokens from ..."; in backward "gradients to ...", "gradients from ...".
+[[nodiscard]] std::string tokens_text(const Plan& plan, const Step& step);
+
+/// What a collective carries: "unit \"l0\"", the activation_text of its redistribution, the
+/// tokens_text, or kLossPayload. \pre the step has a collective
 [[nodiscard]] std::string payload_text(const Plan& plan, const Step& step);
 
 /// Elements of the slots of a range.

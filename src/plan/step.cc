@@ -44,6 +44,12 @@ std::string_view name_of(StepKind kind) {
       return "reshard";
     case StepKind::Redistribute:
       return "redistribute";
+    case StepKind::Route:
+      return "route";
+    case StepKind::Dispatch:
+      return "dispatch";
+    case StepKind::Combine:
+      return "combine";
     case StepKind::Forward:
       return "forward";
     case StepKind::Loss:
@@ -65,6 +71,10 @@ std::string_view name_of(StepKind kind) {
   }
   HPSIM_CHECK(false, "unknown step kind {}", static_cast<int>(kind));
   return {};
+}
+
+bool moves_tokens(StepKind kind) {
+  return kind == StepKind::Route || kind == StepKind::Dispatch || kind == StepKind::Combine;
 }
 
 }  // namespace hpsim

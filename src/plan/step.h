@@ -36,6 +36,9 @@ struct CollectiveSpec {
   PerCoordinate elems_out = 0;  ///< per rank
   double prescale = 1;
   double scale = 1;
+  /// How much is sent follows from where tokens are routed: elems are those of balanced routing
+  /// (plan/token_exchange.h), those of a run follow from what it routed.
+  bool is_routed = false;
 
   bool operator==(const CollectiveSpec&) const = default;
 };
@@ -45,6 +48,10 @@ enum class StepKind {
   Unshard,         ///< gather a bucket's parameters (collective: all_gather)
   Reshard,         ///< free the gathered parameters of a bucket
   Redistribute,    ///< an activation or its gradient to another layout (collective, or local)
+  Route,           ///< experts: chooses them for every position, and tells the ranks that hold them
+                   ///< how many positions come (collective: all_to_all of counts)
+  Dispatch,        ///< positions, or gradients of their outputs, to their experts (all_to_all)
+  Combine,         ///< outputs, or gradients of the inputs, of experts back (all_to_all)
   Forward,         ///< one module, or one elementwise parameter
   Loss,            ///< local loss and the gradient of the output
   Backward,        ///< one module, or one elementwise parameter
@@ -58,6 +65,9 @@ enum class StepKind {
 
 /// "unshard", "reshard", "forward", ...
 [[nodiscard]] std::string_view name_of(StepKind kind);
+
+/// Route, Dispatch and Combine.
+[[nodiscard]] bool moves_tokens(StepKind kind);
 
 /// Why a step is in the plan.
 struct Why {

@@ -19,7 +19,7 @@ struct FeatureKeys {
 FeatureKeys feature_keys(std::string_view type) {
   if (type == "linear") return {"in_features", "out_features"};
   if (type == "embedding") return {nullptr, "embedding_dim"};
-  for (const char* keeps : {"layer_norm", "rms_norm", "attention", "mlp"}) {
+  for (const char* keeps : {"layer_norm", "rms_norm", "attention", "mlp", "moe"}) {
     if (type == keeps) return {"dim", "dim"};
   }
   return {};
@@ -152,6 +152,21 @@ void check_heads(const std::vector<ModuleNode>& modules) {
                       *heads, in_quotes(module.name), *kv_heads, *heads % *kv_heads),
           fmt::format("write a divisor of {}", *heads));
     }
+  }
+}
+
+void check_experts(const std::vector<ModuleNode>& modules) {
+  for (const ModuleNode& module : modules) {
+    check_experts(module.children);
+    if (module.type() != "moe") continue;
+    const ObjectReader& reader = module.reader;
+    const auto experts = reader.integer("experts");
+    const auto top_k = reader.integer("top_k");
+    if (!experts || !top_k || *top_k <= *experts) continue;
+    reader.problems().add(reader.where("top_k"),
+                          fmt::format("{} sends every position to {} experts, but has {}",
+                                      in_quotes(module.name), *top_k, *experts),
+                          fmt::format("write at most {}", *experts));
   }
 }
 

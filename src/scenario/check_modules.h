@@ -9,6 +9,9 @@ namespace hpsim {
 /// The numbers of heads must divide what they divide: heads the dim, kv_heads the heads.
 void check_heads(const std::vector<ModuleNode>& modules);
 
+/// A position goes to at most as many experts as there are.
+void check_experts(const std::vector<ModuleNode>& modules);
+
 /// What modules take must be what those before them give; what a residual adds to its input, and
 /// what a repeat repeats, must keep the features. Says each mistake of the file once.
 ///

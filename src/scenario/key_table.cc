@@ -19,7 +19,7 @@ constexpr KeySpec kKeys[] = {
     {"Scenario", "roles", "Roles", "{}", kOptional, "which mesh dim does what, where names do not say it"},
     {"Scenario", "parameters", "{[int>=1] | Elementwise}", "", kOptional, "layout-only model: name -> shape"},
     {"Scenario", "model", "[Module]", "", kOptional, "modules, applied in order"},
-    {"Scenario", "parallelize", "{'colwise' | 'rowwise' | 'rowwise_sp' | 'sequence_parallel' | 'replicate' | ~'expert'}", "{}", kOptional, "module (or elementwise parameter) pattern -> style of tensor parallelism along tp_dim"},
+    {"Scenario", "parallelize", "{'colwise' | 'rowwise' | 'rowwise_sp' | 'sequence_parallel' | 'replicate' | 'expert'}", "{}", kOptional, "module (or elementwise parameter) pattern -> style of tensor parallelism along tp_dim; expert: of expert parallelism along ep_dim"},
     {"Scenario", "placements", "{{string}}", "{}", kOptional, "parameter pattern -> mesh dim -> placement by tensor or expert parallelism: \"Shard(0)\", \"Replicate\""},
     {"Scenario", "fully_shard", "FullyShard", "{}", kOptional, "what is cut, gathered and reduced"},
     {"Scenario", "training", "Training", "{}", kOptional, "steps, batch, loss, optimizer"},
@@ -42,7 +42,7 @@ constexpr KeySpec kKeys[] = {
     {"Elementwise", "frozen", "bool", "false", kNotYet, "no gradient"},
 
     {"Module", "name", "string", "", kOptional, "default: the module's index"},
-    {"Module", "type", "'linear' | 'relu' | 'tanh' | 'silu' | 'gelu' | 'layer_norm' | 'rms_norm' | 'embedding' | 'attention' | 'mlp' | ~'moe' | 'residual' | 'sequential' | 'repeat'", "", kRequired, "what the module computes"},
+    {"Module", "type", "'linear' | 'relu' | 'tanh' | 'silu' | 'gelu' | 'layer_norm' | 'rms_norm' | 'embedding' | 'attention' | 'mlp' | 'moe' | 'residual' | 'sequential' | 'repeat'", "", kRequired, "what the module computes"},
     {"Module.linear", "in_features", "int>=1", "", kRequired, "size of the input's last dim"},
     {"Module.linear", "out_features", "int>=1", "", kRequired, "size of the output's last dim"},
     {"Module.linear", "bias", "bool", "true", kOptional, "adds a vector of out_features"},

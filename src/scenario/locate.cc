@@ -109,7 +109,7 @@ std::string module_pointer(const ModelSpec& model, int module) {
     if (!pointer.ends_with("/module")) pointer += fmt::format("/{}", index);
     if (!is_group) break;
     const Kind kind = groups[next++].kind;
-    if (kind == Kind::Attention || kind == Kind::Mlp) break;
+    if (kind == Kind::Attention || kind == Kind::Mlp || kind == Kind::Moe) break;
     pointer += kind == Kind::Repeat ? "/module" : "/modules";
     index = -1;
   }

@@ -57,7 +57,7 @@ class Lowering {
   void lower(const ModuleNode& node) {
     using Kind = ModuleGroup::Kind;
     for (const Kind kind :
-         {Kind::Attention, Kind::Mlp, Kind::Residual, Kind::Sequential, Kind::Repeat}) {
+         {Kind::Attention, Kind::Mlp, Kind::Moe, Kind::Residual, Kind::Sequential, Kind::Repeat}) {
       if (name_of(kind) != node.type()) continue;
       const std::size_t group = result_.model.groups.size();
       result_.model.groups.push_back({node.name, now(), now(), kind});
@@ -76,6 +76,9 @@ class Lowering {
         break;
       case ModuleGroup::Kind::Mlp:
         lower_mlp(node);
+        break;
+      case ModuleGroup::Kind::Moe:
+        lower_moe(node);
         break;
       case ModuleGroup::Kind::Repeat:
         lower_repeat(node);
@@ -151,6 +154,20 @@ class Lowering {
       add(node, {.name = node.name + ".act", .type = ModuleType::Gelu});
     }
     add_projection(node, ".w2", hidden, dim);
+  }
+
+  void lower_moe(const ModuleNode& node) {
+    const std::int64_t dim = size_of(node, "dim");
+    const std::int64_t num_experts = size_of(node, "experts");
+    const int input = now();
+    add_projection(node, ".router", dim, num_experts);
+    ModuleSpec experts{.name = node.name + ".experts", .type = ModuleType::Experts};
+    experts.inputs = {input, input + 1};
+    experts.in_features = dim;
+    experts.hidden = size_of(node, "hidden");
+    experts.num_experts = num_experts;
+    experts.top_k = std::min(size_of(node, "top_k"), num_experts);
+    add(node, std::move(experts));
   }
 
   /// The first copy is lowered; the others are as it is, but for their names and what they read.

@@ -44,6 +44,8 @@ class ModuleRule {
         return by_samples();
       case ModuleType::AttentionCore:
         return attention_core();
+      case ModuleType::Experts:
+        return experts(weight);
       case ModuleType::Add:
         return element_by_element(layout_.inputs.size() - 1);
       case ModuleType::SiluGate:
@@ -105,6 +107,18 @@ class ModuleRule {
                                        [&](const Layout& input) { return input[at_] == first; });
     const bool fits = cuts(first, kSampleDim) || cuts(first, features_);
     set_all(are_alike && fits ? first : Placement{Replicate{}});
+  }
+
+  /// Cut by experts, positions of the rank's own samples go to those that hold them; where all
+  /// ranks have the same samples, each computes the terms of its own experts, as it does where
+  /// experts are cut inside.
+  void experts(const Placement& weight) {
+    const bool exchanges = cuts(weight, 0) && cuts(arriving(0), kSampleDim);
+    if (!is_cut(weight) || exchanges) return by_samples();
+    set_all(Replicate{});
+    layout_.output[at_] = Partial{};
+    for (Layout& gradient : layout_.input_gradients)
+      gradient[at_] = Partial{};
   }
 
   /// Any part, but no terms of a sum; all inputs as the leading one comes.

@@ -38,6 +38,10 @@ struct ModuleLayout {
 ///                               if its style says so, else R
 ///   attention_core              Shard(0) or S(f) where q, k   as input  as input
 ///                               and v come so, else R
+///   experts, weights Replicate  Shard(0) as it comes, else R  as input  as input
+///   experts, cut by experts     Shard(0) as it comes: exchange  as input  as input
+///                               of positions; else R          Partial   Partial, of both inputs
+///   experts, cut inside         R                             Partial   Partial, of both inputs
 ///   silu_gate                   as the first comes, but R     as input  as input
 ///                               if that is Partial
 ///   add                         as the last comes, but R if   as input  as input

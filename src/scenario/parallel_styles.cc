@@ -16,7 +16,7 @@ using Styles = std::vector<ParallelStyle>;
 /// The style that the file calls so; nothing for styles that are not supported yet.
 std::optional<Style> style_of(std::string_view name) {
   for (const Style style : {Style::Replicate, Style::Colwise, Style::Rowwise, Style::RowwiseSp,
-                            Style::SequenceParallel}) {
+                            Style::SequenceParallel, Style::Expert}) {
     if (name_of(style) == name) return style;
   }
   return std::nullopt;
@@ -50,12 +50,7 @@ class StyleReader {
   std::vector<StyleChoice> read() {
     const auto patterns = scenario_.members("parallelize");
     if (patterns.empty()) return std::move(choices_);
-    if (!roles_.tp_dim) {
-      problems_.add(
-          scenario_.where("parallelize"), "parallelize cuts along tp_dim, but no mesh dim is that",
-          fmt::format("say which of the mesh dims {} it is: \"roles\": {{\"tp_dim\": {}}}",
-                      quoted_list(mesh_.names()), in_quotes(mesh_.names().back())));
-    }
+    check_roles(patterns);
     parts_ = model_parts(model_);
     of_parts_.resize(parts_.size());
     PatternMatcher matcher(names_of(parts_), model_.is_elementwise() ? "parameter" : "module",
@@ -71,6 +66,26 @@ class StyleReader {
   }
 
  private:
+  /// Styles cut along tp_dim, but for experts, which are cut along ep_dim.
+  void check_roles(const std::vector<std::pair<std::string, JsonCursor>>& patterns) {
+    bool cuts_experts = false;
+    bool cuts_others = false;
+    for (const auto& [pattern, at] : patterns) {
+      const bool is_expert =
+          at.value->is_string() && *at.value == std::string(name_of(Style::Expert));
+      (is_expert ? cuts_experts : cuts_others) = true;
+    }
+    const auto check = [&](bool is_used, const std::optional<int>& dim, const char* role) {
+      if (!is_used || dim) return;
+      problems_.add(scenario_.where("parallelize"),
+                    fmt::format("parallelize cuts along {}, but no mesh dim is that", role),
+                    fmt::format("say which of the mesh dims {} it is: \"roles\": {{\"{}\": {}}}",
+                                quoted_list(mesh_.names()), role, in_quotes(mesh_.names().back())));
+    };
+    check(cuts_others, roles_.tp_dim, "tp_dim");
+    check(cuts_experts, roles_.ep_dim, "ep_dim");
+  }
+
   [[nodiscard]] std::string kind_of(const ModelPart& part) const {
     if (model_.is_elementwise()) return "parameter";
     return std::string(part.group < 0
@@ -83,6 +98,7 @@ class StyleReader {
     if (model_.is_elementwise()) return {Style::Colwise, Style::Rowwise, Style::Replicate};
     if (part.group >= 0) {
       const ModuleGroup::Kind kind = model_.groups[static_cast<std::size_t>(part.group)].kind;
+      if (kind == ModuleGroup::Kind::Moe) return {Style::Expert, Style::Replicate};
       if (kind != ModuleGroup::Kind::Attention && kind != ModuleGroup::Kind::Mlp) return {};
       return {Style::Colwise, Style::RowwiseSp, Style::Replicate};
     }
@@ -93,6 +109,8 @@ class StyleReader {
       case ModuleType::LayerNorm:
       case ModuleType::RmsNorm:
         return {Style::SequenceParallel, Style::Replicate};
+      case ModuleType::Experts:
+        return {Style::Expert, Style::Replicate};
       default:
         return {};
     }
@@ -188,9 +206,16 @@ class StyleReader {
     for (int m = part.first; m < part.end; ++m) {
       StyleChoice& target = choices_[static_cast<std::size_t>(m)];
       if (choice.is_bad) target.is_bad = true;
-      if (!choice.at || !roles_.tp_dim) continue;
+      const std::optional<int>& dim = choice.style == Style::Expert ? roles_.ep_dim : roles_.tp_dim;
+      if (!choice.at || !dim) continue;
+      const bool is_moe =
+          part.group >= 0 &&
+          model_.groups[static_cast<std::size_t>(part.group)].kind == ModuleGroup::Kind::Moe;
       if (part.group < 0) {
         target = choice;
+      } else if (is_moe) {
+        const ModuleType type = model_.modules[static_cast<std::size_t>(m)].type;
+        if (type == ModuleType::Experts || choice.style == Style::Replicate) target = choice;
       } else if (model_.modules[static_cast<std::size_t>(m)].type == ModuleType::Linear) {
         target = choice;
         const bool is_last = m + 1 == part.end;
@@ -218,6 +243,7 @@ std::vector<StyleChoice> read_styles(const ObjectReader& scenario, const Mesh& m
 }
 
 std::optional<int> dim_cut_by(ParallelStyle style, ParameterSpec::Kind kind) {
+  if (style == Style::Expert) return 0;
   const bool is_colwise = style == Style::Colwise;
   if (!is_colwise && style != Style::Rowwise && style != Style::RowwiseSp) return std::nullopt;
   switch (kind) {
@@ -228,6 +254,7 @@ std::optional<int> dim_cut_by(ParallelStyle style, ParameterSpec::Kind kind) {
       return is_colwise ? 1 : 0;
     case ParameterSpec::Kind::LinearBias:
       return is_colwise ? std::optional<int>(0) : std::nullopt;
+    case ParameterSpec::Kind::ExpertWeight:  // style expert, along ep_dim
     case ParameterSpec::Kind::NormWeight:
     case ParameterSpec::Kind::NormBias:
       return std::nullopt;

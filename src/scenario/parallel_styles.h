@@ -22,6 +22,7 @@ struct StyleChoice {
 ///   layer_norm, rms_norm    sequence_parallel
 ///   attention, mlp          colwise: wq, wk, wv, or w1, w3 colwise, and wo, or w2, rowwise;
 ///                           rowwise_sp: the same with wo, or w2, rowwise_sp
+///   moe, its experts        expert
 ///   elementwise parameter   colwise, rowwise
 ///   others                  none: they keep the layout of their input
 ///
@@ -36,6 +37,8 @@ struct StyleChoice {
 ///   linear            0              1               of its bias 0, nothing
 ///   embedding         1              0
 ///   elementwise       0              1
+///
+/// expert cuts dim 0, the experts, along ep_dim.
 [[nodiscard]] std::optional<int> dim_cut_by(ParallelStyle style, ParameterSpec::Kind kind);
 
 }  // namespace hpsim

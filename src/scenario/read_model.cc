@@ -62,6 +62,7 @@ std::optional<ModelSpec> read_modules(const ObjectReader& scenario) {
   if (!modules) return std::nullopt;
   if (!modules->empty() && !check_num_operations(scenario, *modules)) return std::nullopt;
   check_heads(*modules);
+  check_experts(*modules);
   LoweredModel lowered = lower_modules(*modules);
   if (list_parameters(lowered.model).empty()) {
     if (scenario.is_bad("model")) return std::nullopt;

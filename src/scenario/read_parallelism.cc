@@ -68,6 +68,7 @@ class ParallelismReader {
     for (std::size_t m = 0; m < model_.modules.size(); ++m) {
       if (model_.modules[m].tied_to >= 0) check_tie(m);
       if (model_.modules[m].type == ModuleType::AttentionCore) check_heads(m);
+      if (model_.modules[m].type == ModuleType::Experts) check_experts(m);
     }
     for (std::size_t p = 0; p < parameters_.size(); ++p) {
       const auto module = static_cast<std::size_t>(parameters_[p].module);
@@ -86,14 +87,15 @@ class ParallelismReader {
            spec.kind == ParameterSpec::Kind::EmbeddingWeight;
   }
 
-  /// A style cuts along tp_dim.
+  /// A style cuts along tp_dim, the style of experts along ep_dim.
   void apply_style(std::size_t p) {
     const ParameterSpec& spec = parameters_[p];
     const StyleChoice& choice = styles_[static_cast<std::size_t>(spec.module)];
     const std::optional<int> cut = dim_cut_by(choice.style, spec.kind);
     if (!cut) return;
     if (*cut < static_cast<int>(spec.shape.size())) {
-      placements_[p][static_cast<std::size_t>(*roles_.tp_dim)] = Shard{*cut};
+      const int dim = choice.style == ParallelStyle::Expert ? *roles_.ep_dim : *roles_.tp_dim;
+      placements_[p][static_cast<std::size_t>(dim)] = Shard{*cut};
       return;
     }
     problems_.add(
@@ -163,6 +165,75 @@ class ParallelismReader {
                       i == 0 ? "heads" : "kv_heads", mesh_.size(dims)));
       return;
     }
+  }
+
+  /// Experts are cut between experts, or all inside: w1 and w3 by rows, w2 by columns.
+  void check_experts(std::size_t module) {
+    std::size_t w1 = 0;
+    while (parameters_[w1].module != static_cast<int>(module))
+      ++w1;
+    if (styles_[module].is_bad) return;
+    for (int mesh_dim = 0; mesh_dim < mesh_.num_dims(); ++mesh_dim) {
+      const auto at = static_cast<std::size_t>(mesh_dim);
+      const Placement& inwards = placements_[w1][at];
+      if (cuts(inwards, 2)) {
+        tell_expert_cut(w1, w1, at, "experts take all features of a position",
+                        "cut dim 0, the experts, or dim 1, which is hidden");
+        return;
+      }
+      Placement outwards = inwards;
+      if (cuts(inwards, 1)) {
+        if (auto* shard = std::get_if<Shard>(&outwards)) shard->dim = 2;
+        if (auto* shard = std::get_if<StridedShard>(&outwards)) shard->dim = 2;
+      }
+      for (const std::size_t p : {w1 + 2, w1 + 1}) {
+        const Placement& wanted = p == w1 + 1 ? outwards : inwards;
+        if (placements_[p][at] == wanted) continue;
+        tell_expert_cut(
+            w1, p, at,
+            fmt::format("{} is {} there", in_quotes(parameters_[w1].name), to_string(inwards)),
+            fmt::format("write {}: {{{}: \"{}\"}}", in_quotes(parameters_[p].name),
+                        in_quotes(mesh_.name(mesh_dim)), to_string(wanted)));
+        return;
+      }
+    }
+    check_number_of_experts(module, w1);
+  }
+
+  void tell_expert_cut(std::size_t w1, std::size_t p, std::size_t mesh_dim, const std::string& why,
+                       const std::string& help) {
+    const JsonCursor* where = nullptr;
+    for (const std::size_t q : {p, w1}) {
+      if (where == nullptr && where_[q][mesh_dim]) where = &*where_[q][mesh_dim];
+    }
+    const StyleChoice& style = styles_[static_cast<std::size_t>(parameters_[p].module)];
+    if (where == nullptr && style.at) where = &*style.at;
+    problems_.add(where == nullptr ? scenario_.where("placements") : *where,
+                  fmt::format("{} is {} along {}, but {}", in_quotes(parameters_[p].name),
+                              to_string(placements_[p][mesh_dim]),
+                              mesh_.name(static_cast<int>(mesh_dim)), why),
+                  help);
+  }
+
+  void check_number_of_experts(std::size_t module, std::size_t w1) {
+    const ModuleSpec& spec = model_.modules[module];
+    const MeshDims dims = cutting_order(placements_[w1], 0);
+    const std::int64_t num_ranks = mesh_.size(dims);
+    if (dims.empty() || spec.num_experts % num_ranks == 0) return;
+    const JsonCursor* where = nullptr;
+    for (const int dim : dims) {
+      const auto& at = where_[w1][static_cast<std::size_t>(dim)];
+      if (at) where = &*at;
+    }
+    if (where == nullptr) where = &*styles_[module].at;
+    if (!told_heads_.insert(where->value).second) return;
+    problems_.add(
+        *where,
+        fmt::format("the {} experts of {} do not divide over {} ranks along {}: {} remain",
+                    spec.num_experts,
+                    in_quotes(std::string_view(spec.name).substr(0, spec.name.rfind('.'))),
+                    num_ranks, names_of_dims(dims), spec.num_experts % num_ranks),
+        fmt::format("write a multiple of {} experts, or make the mesh dim smaller", num_ranks));
   }
 
   /// `"tp"`, or `"tp", "ep"`
@@ -362,7 +433,7 @@ class ParallelismReader {
   std::vector<StyleChoice> styles_;   ///< per module, or elementwise parameter
   std::vector<std::vector<Placement>> placements_;
   std::vector<std::vector<std::optional<JsonCursor>>> where_;  ///< like placements_
-  std::set<const Json*> told_heads_;
+  std::set<const Json*> told_heads_;  ///< places where heads or experts do not divide
 };
 
 }  // namespace

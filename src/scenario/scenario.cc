@@ -35,6 +35,8 @@ std::string_view name_of(ParallelStyle style) {
       return "rowwise_sp";
     case ParallelStyle::SequenceParallel:
       return "sequence_parallel";
+    case ParallelStyle::Expert:
+      return "expert";
   }
   HPSIM_CHECK(false, "unknown style {}", static_cast<int>(style));
   return {};

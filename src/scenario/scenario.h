@@ -39,9 +39,10 @@ enum class ParallelStyle {
               ///< vocabulary, Shard(0); bias Replicate; gives Replicate
   RowwiseSp,  ///< the same, but gives the sequence, Shard(1)
   SequenceParallel,  ///< norms: not cut; takes and gives the sequence, Shard(1)
+  Expert,            ///< experts: w1, w2, w3 Shard(0) along ep_dim, positions go to their experts
 };
 
-/// "replicate", "colwise", "rowwise", "rowwise_sp", "sequence_parallel"
+/// "replicate", "colwise", "rowwise", "rowwise_sp", "sequence_parallel", "expert"
 [[nodiscard]] std::string_view name_of(ParallelStyle style);
 
 /// Which tensor dims of a parameter fully_shard cuts.

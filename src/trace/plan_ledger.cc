@@ -13,8 +13,10 @@ namespace {
 /// Replays the steps of a plan for one rank, counting bytes instead of computing.
 class MemoryReplay {
  public:
-  MemoryReplay(const Plan& plan, const Coordinate& coordinate)
+  MemoryReplay(const Plan& plan, const Coordinate& coordinate, const Routing& routing)
       : plan_(plan),
+        coordinate_(coordinate),
+        routing_(routing),
         scenario_(plan.scenario),
         elem_bytes_(size_bytes(plan.scenario.numerics.dtype)),
         has_gradients_(plan.buckets.size(), 0),
@@ -99,15 +101,31 @@ class MemoryReplay {
       case StepKind::Redistribute:
         redistribute(step.redistribution);
         break;
+      case StepKind::Route:  // counts are not counted
+        break;
+      case StepKind::Dispatch:
+        dispatch(step);
+        break;
+      case StepKind::Combine:
+        combine(step);
+        break;
       case StepKind::Forward:
-        forward(step.module);
+        if (is_experts(step.module)) {
+          experts_forward(step);
+        } else {
+          forward(step.module);
+        }
         break;
       case StepKind::Loss:
         if (!scenario_.model.is_elementwise()) take_loss();
         break;
       case StepKind::Backward:
         begin_gradients(step.module);
-        backward(step.module);
+        if (is_experts(step.module)) {
+          experts_backward(step);
+        } else {
+          backward(step.module);
+        }
         break;
       case StepKind::ReduceScatter:
         is_scattered_[static_cast<std::size_t>(step.bucket)] = 1;
@@ -235,11 +253,117 @@ class MemoryReplay {
                   num_elems(held_[static_cast<std::size_t>(weight)].whole.shape));
     }
     use_scratch(MemoryKind::Activations, attention_scratch(module, true));
+    add_input_gradients(planned);
+    free(planned.freed_after_backward);
+  }
+
+  [[nodiscard]] bool is_experts(int module) const {
+    return !scenario_.model.is_elementwise() &&
+           scenario_.model.modules[static_cast<std::size_t>(module)].type == ModuleType::Experts;
+  }
+
+  /// Of an experts module in one optimizer step.
+  struct ExpertSizes {
+    std::int64_t sent = 0;      ///< elements of positions that the rank sends
+    std::int64_t received = 0;  ///< and gets
+    std::int64_t hidden = 0;    ///< of what it gets, inside the experts
+    bool exchanges = false;
+    bool needs_input_gradient = false;
+  };
+
+  [[nodiscard]] ExpertSizes expert_sizes(const Step& step) const {
+    const auto at = static_cast<std::size_t>(step.module);
+    const TokenCounts counts = token_counts(plan_, step.module, step.step, coordinate_, routing_);
+    const std::int64_t dim = scenario_.model.modules[at].in_features;
+    const int w1 = parameters_of_module_[at].at(0);
+    const std::vector<int>& gradients = plan_.modules[at].input_gradients;
+    return {.sent = counts.num_sent() * dim,
+            .received = counts.num_received() * dim,
+            .hidden = counts.num_received() * held_[static_cast<std::size_t>(w1)].whole.shape.at(1),
+            .exchanges = !exchange_dims(plan_, step.module).empty(),
+            .needs_input_gradient = !gradients.empty() && gradients.at(0) >= 0};
+  }
+
+  /// What is sent goes, what arrives is sorted by expert.
+  void dispatch(const Step& step) {
+    constexpr MemoryKind kKind = MemoryKind::Activations;
+    const ExpertSizes sizes = expert_sizes(step);
+    allocate(kKind, sizes.sent);
+    allocate(kKind, sizes.received);
+    // Outputs of the experts were of use until their gradients are made.
+    if (step.phase == Phase::Backward) release(kKind, sizes.sent);
+    release(kKind, sizes.sent);
+    allocate(kKind, sizes.received);
+    release(kKind, sizes.received);
+  }
+
+  void experts_forward(const Step& step) {
+    constexpr MemoryKind kKind = MemoryKind::Activations;
+    const ExpertSizes sizes = expert_sizes(step);
+    if (!sizes.exchanges) allocate(kKind, sizes.received);
+    allocate(kKind, 2 * sizes.hidden);
+    allocate(kKind, sizes.hidden);
+    allocate(kKind, sizes.received);
+    release(kKind, sizes.hidden);
+    if (!sizes.exchanges) give_outputs(step.module);
+  }
+
+  /// From the order of experts to that of members, over to where positions came from, and there
+  /// into outputs or gradients.
+  void combine(const Step& step) {
+    constexpr MemoryKind kKind = MemoryKind::Activations;
+    const ExpertSizes sizes = expert_sizes(step);
+    allocate(kKind, sizes.received);
+    release(kKind, sizes.received);
+    allocate(kKind, sizes.sent);
+    release(kKind, sizes.received);
+    if (step.phase == Phase::Forward) {
+      give_outputs(step.module);
+    } else {
+      give_input_gradients(step.module, sizes.sent);
+    }
+  }
+
+  void experts_backward(const Step& step) {
+    constexpr MemoryKind kKind = MemoryKind::Activations;
+    const ExpertSizes sizes = expert_sizes(step);
+    if (!sizes.exchanges) {  // gradients of the outputs, in whose place the outputs were
+      allocate(kKind, sizes.received);
+      release(kKind, sizes.received);
+    }
+    allocate(kKind, 2 * sizes.hidden);
+    if (sizes.needs_input_gradient) allocate(kKind, sizes.received);
+    release(kKind, 2 * sizes.hidden);    // scratch
+    release(kKind, 2 * sizes.hidden);    // kept by forward
+    release(kKind, 2 * sizes.received);  // inputs, and gradients of outputs
+    const bool is_sent = sizes.exchanges && sizes.needs_input_gradient;
+    if (!is_sent) {
+      give_input_gradients(step.module, sizes.needs_input_gradient ? sizes.received : 0);
+    }
+  }
+
+  void give_outputs(int module) {
+    const ModulePlan& planned = plan_.modules[static_cast<std::size_t>(module)];
+    allocate(MemoryKind::Activations, value_elems(planned.output));
+    free(planned.freed_after_forward);
+  }
+
+  /// Made of `scratch` elements, which are of no more use then.
+  void give_input_gradients(int module, std::int64_t scratch) {
+    const ModulePlan& planned = plan_.modules[static_cast<std::size_t>(module)];
+    for (const int gradient : planned.input_gradients) {
+      if (gradient >= 0) allocate(MemoryKind::Activations, value_elems(gradient));
+    }
+    release(MemoryKind::Activations, scratch);
+    add_input_gradients(planned);
+    free(planned.freed_after_backward);
+  }
+
+  void add_input_gradients(const ModulePlan& planned) {
     for (std::size_t i = 0; i < planned.input_gradients.size(); ++i) {
       if (planned.input_gradients[i] >= 0 && planned.added_to[i] != 0)
         release(MemoryKind::Activations, value_elems(planned.input_gradients[i]));
     }
-    free(planned.freed_after_backward);
   }
 
   [[nodiscard]] std::int64_t attention_scratch(int module, bool is_backward) const {
@@ -288,6 +412,8 @@ class MemoryReplay {
   }
 
   const Plan& plan_;
+  const Coordinate& coordinate_;
+  const Routing& routing_;
   const Scenario& scenario_;
   std::int64_t elem_bytes_;
   std::vector<std::vector<int>> parameters_of_module_;
@@ -308,7 +434,12 @@ class MemoryReplay {
 }  // namespace
 
 PlannedMemory planned_memory(const Plan& plan, const Coordinate& coordinate) {
-  return MemoryReplay(plan, coordinate).run();
+  return planned_memory(plan, coordinate, balanced_routing(plan));
+}
+
+PlannedMemory planned_memory(const Plan& plan, const Coordinate& coordinate,
+                             const Routing& routing) {
+  return MemoryReplay(plan, coordinate, routing).run();
 }
 
 }  // namespace hpsim

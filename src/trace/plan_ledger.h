@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "plan/plan.h"
+#include "plan/token_exchange.h"
 #include "trace/ledger.h"
 
 namespace hpsim {
@@ -36,9 +37,19 @@ struct PlannedMemory {
 /// all_reduce of a value of no more use works in place. A gradient that is added to another is
 /// there until it is. Attention lends scratch (attention_scratch_elems); a cross entropy holds a
 /// target and three numbers per position, and those of all ranks that share its classes.
+/// Experts, of S positions sent, R received (equal where nothing is exchanged), dim D, hidden H of
+/// the rank; indices, counts and probabilities of single positions are not counted:
+///   forward     dispatch  S D sent, R D received; then R D sorted by expert, kept; forward 2 R H
+///               kept, R H scratch, R D computed; combine R D sent, S D received, kept.
+///               Without exchange R D sorted, 2 R H, R H scratch and R D computed, the last kept
+///   backward    dispatch  S D sent, R D received, then sorted; backward 2 R H scratch, R D of the
+///               inputs, if these need a gradient; combine R D sent, S D received
 /// Elementwise parameters keep their inputs and targets, 2·b·n, from forward to backward; b = local
 /// batch, n is the part that TP and EP leave to the rank, and b includes the samples of all ranks
 /// along data dims that cut it.
+[[nodiscard]] PlannedMemory planned_memory(const Plan& plan, const Coordinate& coordinate,
+                                           const Routing& routing);
+/// With balanced_routing.
 [[nodiscard]] PlannedMemory planned_memory(const Plan& plan, const Coordinate& coordinate);
 
 }  // namespace hpsim

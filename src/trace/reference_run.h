@@ -18,6 +18,10 @@ struct ReferenceScalar {
   double spread = 0;
 };
 
+/// Where the positions of one experts module go: top_k experts per position, by falling
+/// probability, positions of sample after sample of the whole batch.
+using ReferenceRoutes = std::vector<std::int32_t>;
+
 /// One optimizer step, from the parameters and state that the run held before it.
 struct ReferenceStep {
   ReferenceScalar loss;                             ///< of the whole batch, before the update
@@ -25,6 +29,7 @@ struct ReferenceStep {
   std::vector<ReferenceTensor> gradients;           ///< G, like Scenario::parameters
   std::vector<ReferenceTensor> parameters;          ///< after the update
   std::vector<std::vector<ReferenceTensor>> state;  ///< [state tensor][parameter], after
+  std::vector<ReferenceRoutes> routes;              ///< like experts_modules
 };
 
 /// What the non-distributed program says.

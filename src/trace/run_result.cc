@@ -73,6 +73,9 @@ ResultLayout::ResultLayout(const Plan& plan, std::vector<Rank> recording, bool r
   if (plan.scenario.model.is_elementwise()) {
     num_loss_terms_ = static_cast<std::int64_t>(plan.parameters.size());
   }
+  for (const int module : experts_modules(plan.scenario.model))
+    num_experts_.push_back(
+        plan.scenario.model.modules[static_cast<std::size_t>(module)].num_experts);
   for (const Step& step : plan.steps)
     max_collectives_ += step.collective ? 1 : 0;
   for (const PlannedParameter& parameter : plan.parameters) {
@@ -128,8 +131,18 @@ std::int64_t ResultLayout::losses(Rank rank, std::int64_t step) const {
   return step_record(rank, num_steps_) + step * aligned(num_loss_terms_ * kIntBytes);
 }
 
+std::int64_t ResultLayout::routed(Rank rank, std::int64_t step, int index) const {
+  std::int64_t step_bytes = 0;
+  std::int64_t offset = 0;
+  for (int i = 0; i < static_cast<int>(num_experts_.size()); ++i) {
+    if (i == index) offset = step_bytes;
+    step_bytes += aligned(num_experts_[static_cast<std::size_t>(i)] * kIntBytes);
+  }
+  return losses(rank, num_steps_) + step * step_bytes + offset;
+}
+
 std::int64_t ResultLayout::executed(Rank rank) const {
-  return losses(rank, num_steps_);
+  return routed(rank, num_steps_, 0);
 }
 
 std::int64_t ResultLayout::held_boxes(Rank rank, int parameter) const {
@@ -197,6 +210,14 @@ double* RunResult::losses(Rank rank, std::int64_t step) {
   return record_at<double>(layout_.losses(rank, step));
 }
 
+const std::int64_t* RunResult::routed(Rank rank, std::int64_t step, int index) const {
+  return record_at<const std::int64_t>(layout_.routed(rank, step, index));
+}
+
+std::int64_t* RunResult::routed(Rank rank, std::int64_t step, int index) {
+  return record_at<std::int64_t>(layout_.routed(rank, step, index));
+}
+
 // A record of boxes: their number and that of their dims, then offset and shape of each.
 std::vector<Box> RunResult::held_boxes(Rank rank, int parameter) const {
   const auto* next = record_at<const std::int64_t>(layout_.held_boxes(rank, parameter));
@@ -253,9 +274,22 @@ std::uint64_t collective_tag(const Plan& plan, std::int64_t plan_step, std::int6
                              std::int64_t elems_in, std::int64_t elems_out) {
   const Step& step = plan.steps.at(static_cast<std::size_t>(plan_step));
   HPSIM_CHECK(step.collective.has_value(), "step {} has no collective", plan_step);
+  // Members of one group may send and get different numbers of positions.
+  const bool is_routed = step.collective->is_routed;
   return fnv1a64(fmt::format("{} {} {} {} {} {} {} {} {}", plan_step, name_of(step.collective->op),
                              step.step, step.bucket, payload_text(plan, step), group_index,
-                             elems_in, elems_out, name_of(step.collective->dtype)));
+                             is_routed ? 0 : elems_in, is_routed ? 0 : elems_out,
+                             name_of(step.collective->dtype)));
+}
+
+Routing run_routing(const Plan& plan, const RunResult& run) {
+  if (!run.has_numbers()) return balanced_routing(plan);
+  return [&plan, &run](const Coordinate& coordinate, std::int64_t step, int index) {
+    const int module = experts_modules(plan.scenario.model).at(static_cast<std::size_t>(index));
+    const std::int64_t* const counts = run.routed(plan.mesh().rank_at(coordinate), step, index);
+    const ModuleSpec& spec = plan.scenario.model.modules[static_cast<std::size_t>(module)];
+    return RoutedCounts(counts, counts + spec.num_experts);
+  };
 }
 
 TrainingState assemble_state(const Plan& plan, const RunResult& run, std::int64_t time) {

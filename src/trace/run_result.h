@@ -9,6 +9,7 @@
 #include "base/dtype.h"
 #include "base/ids.h"
 #include "plan/plan.h"
+#include "plan/token_exchange.h"
 #include "trace/ledger.h"
 #include "trace/training_state.h"
 
@@ -75,6 +76,8 @@ class ResultLayout {
   [[nodiscard]] std::int64_t rank_record(Rank rank) const;
   [[nodiscard]] std::int64_t step_record(Rank rank, std::int64_t step) const;
   [[nodiscard]] std::int64_t losses(Rank rank, std::int64_t step) const;  ///< num_loss_terms
+  /// One count per expert, of the experts module with that index among experts_modules.
+  [[nodiscard]] std::int64_t routed(Rank rank, std::int64_t step, int index) const;
   [[nodiscard]] std::int64_t executed(Rank rank) const;  ///< max_collectives entries
   [[nodiscard]] std::int64_t held_boxes(Rank rank, int parameter) const;
   /// \pre records_tensors()
@@ -98,6 +101,7 @@ class ResultLayout {
   std::int64_t num_loss_terms_ = 1;
   std::int64_t num_states_ = 0;
   std::int64_t max_collectives_ = 0;
+  std::vector<std::int64_t> num_experts_;  ///< per experts module
   std::int64_t size_bytes_ = 0;
   std::int64_t held_bytes_ = 0;                     ///< per rank: boxes of all parameters
   std::vector<std::int64_t> held_offset_;           ///< per parameter: of its boxes among them
@@ -124,6 +128,9 @@ class RunResult {
   [[nodiscard]] const ExecutedCollective* executed(Rank rank) const;
   /// num_loss_terms numbers: terms of l = s/n (local_mean) or s (sum) that this rank computed.
   [[nodiscard]] const double* losses(Rank rank, std::int64_t step) const;
+  /// How many of the positions that the rank held it routed to each expert, of the experts module
+  /// with that index among experts_modules.
+  [[nodiscard]] const std::int64_t* routed(Rank rank, std::int64_t step, int index) const;
   /// The boxes of a parameter that the rank really held.
   [[nodiscard]] std::vector<Box> held_boxes(Rank rank, int parameter) const;
   [[nodiscard]] TensorView parameter(Rank rank, std::int64_t time, int parameter) const;
@@ -135,6 +142,7 @@ class RunResult {
   [[nodiscard]] StepRecord& step_record(Rank rank, std::int64_t step);
   [[nodiscard]] ExecutedCollective* executed(Rank rank);
   [[nodiscard]] double* losses(Rank rank, std::int64_t step);
+  [[nodiscard]] std::int64_t* routed(Rank rank, std::int64_t step, int index);
   void record_held(Rank rank, int parameter, const std::vector<Box>& boxes);
   [[nodiscard]] std::byte* bytes(std::int64_t offset) { return block_.get() + offset; }
 
@@ -153,12 +161,15 @@ class RunResult {
   std::shared_ptr<std::byte> block_;
 };
 
-/// The logical identity of a collective: sequence number, op, group, elements, dtype and unit, as
-/// one hash. Ranks of one group must enter with equal tags; a difference means that they would
-/// exchange data of different things.
+/// The logical identity of a collective: sequence number, op, group, elements (but where they
+/// follow from routing), dtype and unit, as one hash. Ranks of one group must enter with equal
+/// tags; a difference means that they would exchange data of different things.
 [[nodiscard]] std::uint64_t collective_tag(const Plan& plan, std::int64_t plan_step,
                                            std::int64_t group_index, std::int64_t elems_in,
                                            std::int64_t elems_out);
+
+/// Where the run routed; balanced where it has no numbers. \pre both outlive what is returned
+[[nodiscard]] Routing run_routing(const Plan& plan, const RunResult& run);
 
 /// What the run held after `time` optimizer steps (0: initial; its state tensors are zero), put
 /// together from the shards of the first replica; optimizer state that ranks hold of their own

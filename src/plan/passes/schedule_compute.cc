@@ -1,9 +1,12 @@
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "base/check.h"
 #include "plan/activation_part.h"
 #include "plan/loss_collective.h"
 #include "plan/passes/passes.h"
+#include "plan/token_exchange.h"
 
 namespace hpsim {
 namespace {
@@ -32,11 +35,21 @@ constexpr std::string_view kSamplesRule =
 constexpr std::string_view kTermsRule =
     "an activation function needs the sum: its input comes as terms of one";
 constexpr std::string_view kNormRule = "a norm takes all features of its positions";
+constexpr std::string_view kRouteRule =
+    "the router chooses the experts of every position; their ranks must know how many come";
+constexpr std::string_view kDispatchRule = "positions go to the ranks that hold their experts";
+constexpr std::string_view kCombineRule = "outputs of experts go back to where positions came from";
+constexpr std::string_view kCombineBackwardRule =
+    "backward of combine: gradients of the outputs go to the experts (transposed)";
+constexpr std::string_view kDispatchBackwardRule =
+    "backward of dispatch: gradients of the inputs go back (transposed)";
 constexpr std::string_view kSequenceRule =
     "the style sequence_parallel takes and gives a part of the sequence";
 constexpr std::string_view kTokensRule = "an embedding that is cut takes all tokens";
 constexpr std::string_view kHeadsRule =
     "attention takes whole sequences, and queries, keys and values cut alike into heads";
+constexpr std::string_view kExpertsRule =
+    "experts take all features of their positions, and the same positions of both inputs";
 constexpr std::string_view kAlikeRule =
     "both inputs of a sum or product are cut alike; a residual's branch as its input";
 constexpr std::string_view kRowwiseRule =
@@ -90,6 +103,8 @@ std::string_view rule_of(const Plan& plan, const Redistribution& redistribution)
                  : kSequenceRule;
     case ModuleType::AttentionCore:
       return kHeadsRule;
+    case ModuleType::Experts:
+      return kExpertsRule;
     case ModuleType::SiluGate:
     case ModuleType::Add:
       return kAlikeRule;
@@ -132,7 +147,7 @@ class Scheduler {
     for (int module = 0; module < num_modules(); ++module) {
       each_unit(begins_, module, StepKind::Unshard);
       redistribute(module, &ModulePlan::before);
-      emit(StepKind::Forward, -1, module, kForwardRule);
+      forward(module);
       redistribute(module, &ModulePlan::after);
       if (reshards) each_unit(ends_, module, StepKind::Reshard);
     }
@@ -149,7 +164,7 @@ class Scheduler {
       if (reshards) each_unit(ends_, module, StepKind::Unshard);
       if (runs_backward(module)) {
         redistribute(module, &ModulePlan::before_backward);
-        emit(StepKind::Backward, -1, module, kBackwardRule);
+        backward(module);
         redistribute(module, &ModulePlan::after_backward);
       }
       each_unit(begins_, module, StepKind::Reshard);
@@ -249,6 +264,35 @@ class Scheduler {
       redistribute(plan_.modules[static_cast<std::size_t>(module)].*place);
   }
 
+  void forward(int module) {
+    emit_tokens(StepKind::Route, module, kRouteRule);
+    emit_tokens(StepKind::Dispatch, module, kDispatchRule);
+    emit(StepKind::Forward, -1, module, kForwardRule);
+    emit_tokens(StepKind::Combine, module, kCombineRule);
+  }
+
+  void backward(int module) {
+    emit_tokens(StepKind::Dispatch, module, kCombineBackwardRule);
+    emit(StepKind::Backward, -1, module, kBackwardRule);
+    // Gradients that only serve the model's input are not sent.
+    if (sends_back(module)) emit_tokens(StepKind::Combine, module, kDispatchBackwardRule);
+  }
+
+  [[nodiscard]] bool sends_back(int module) const {
+    return !plan_.modules.empty() &&
+           plan_.modules[static_cast<std::size_t>(module)].input_gradients.at(0) >= 0;
+  }
+
+  /// Steps of experts that exchange positions; of other modules none.
+  void emit_tokens(StepKind kind, int module, std::string_view rule) {
+    if (plan_.modules.empty()) return;
+    const auto at = static_cast<std::size_t>(module);
+    if (scenario_.model.modules[at].type != ModuleType::Experts) return;
+    std::optional<CollectiveSpec>& known = tokens_[{module, kind}];
+    if (!known) known = token_collective(plan_, module, kind);
+    if (known) emit(kind, -1, module, rule).collective = known;
+  }
+
   /// Whether anything needs the gradient of what a module computes.
   [[nodiscard]] bool runs_backward(int module) const {
     return plan_.modules.empty() ||
@@ -274,6 +318,7 @@ class Scheduler {
   std::vector<std::vector<int>> begins_;  ///< per module: the units whose first module it is
   std::vector<std::vector<int>> ends_;    ///< and whose last one
   std::optional<CollectiveSpec> loss_collective_;
+  std::map<std::pair<int, StepKind>, std::optional<CollectiveSpec>> tokens_;
   std::vector<Step> changes_;  ///< like Plan::redistributions
   std::int64_t step_ = 0;
   Phase phase_ = Phase::Forward;

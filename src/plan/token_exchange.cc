@@ -1,0 +1,165 @@
+#include "plan/token_exchange.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/check.h"
+#include "mesh/group.h"
+#include "plan/activation_part.h"
+#include "plan/rank_layout.h"
+
+namespace hpsim {
+namespace {
+
+const ModuleSpec& spec_of(const Plan& plan, int module) {
+  return plan.scenario.model.modules.at(static_cast<std::size_t>(module));
+}
+
+/// Its w1 says how experts are cut.
+const PlannedParameter& weight_of(const Plan& plan, int module) {
+  const auto found = std::find_if(plan.scenario.parameters.begin(), plan.scenario.parameters.end(),
+                                  [&](const ParameterSpec& spec) { return spec.module == module; });
+  HPSIM_CHECK(found != plan.scenario.parameters.end(), "module {} has no weights", module);
+  return plan.parameters.at(static_cast<std::size_t>(found - plan.scenario.parameters.begin()));
+}
+
+/// Index of a module among experts_modules.
+int index_of(const Plan& plan, int module) {
+  const std::vector<int> modules = experts_modules(plan.scenario.model);
+  const auto found = std::find(modules.begin(), modules.end(), module);
+  HPSIM_CHECK(found != modules.end(), "module {} has no experts", module);
+  return static_cast<int>(found - modules.begin());
+}
+
+std::int64_t sum_of(const std::vector<std::int64_t>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+}
+
+std::int64_t routed_to(const RoutedCounts& counts, const Interval& experts) {
+  std::int64_t sum = 0;
+  for (std::int64_t expert = experts.begin; expert < experts.end; ++expert)
+    sum += counts.at(static_cast<std::size_t>(expert));
+  return sum;
+}
+
+}  // namespace
+
+RoutedCounts balanced_counts(std::int64_t routed, std::int64_t num_experts) {
+  RoutedCounts counts;
+  for (std::int64_t expert = 0; expert < num_experts; ++expert)
+    counts.push_back(routed / num_experts + (expert < routed % num_experts ? 1 : 0));
+  return counts;
+}
+
+MeshDims exchange_dims(const Plan& plan, int module) {
+  const std::vector<Placement>& input =
+      plan.modules.at(static_cast<std::size_t>(module)).layout.inputs.at(0);
+  MeshDims dims;
+  for (const int dim : cutting_order(weight_of(plan, module).unsharded, 0)) {
+    if (plan.mesh().size(dim) > 1 && cuts(input.at(static_cast<std::size_t>(dim)), kSampleDim))
+      dims = union_of(dims, {dim});
+  }
+  return dims;
+}
+
+Interval experts_at(const Plan& plan, int module, const Coordinate& coordinate) {
+  const Box whole = held_shard(plan.mesh(), weight_of(plan, module), coordinate).whole;
+  return {whole.offset.at(0), whole.offset.at(0) + whole.shape.at(0)};
+}
+
+std::vector<Interval> reached_experts(const Plan& plan, int module, const Coordinate& coordinate) {
+  std::vector<Interval> reached;
+  for (const Coordinate& member :
+       group_coordinates(plan.mesh(), exchange_dims(plan, module), coordinate)) {
+    reached.push_back(experts_at(plan, module, member));
+  }
+  return reached;
+}
+
+std::int64_t TokenCounts::num_sent() const {
+  return sum_of(sent);
+}
+
+std::int64_t TokenCounts::num_received() const {
+  return sum_of(received);
+}
+
+TokenCounts token_counts(const Plan& plan, int module, std::int64_t step,
+                         const Coordinate& coordinate, const Routing& routing) {
+  const int index = index_of(plan, module);
+  const Interval own = experts_at(plan, module, coordinate);
+  const RoutedCounts routed = routing(coordinate, step, index);
+  TokenCounts counts;
+  for (const Coordinate& member :
+       group_coordinates(plan.mesh(), exchange_dims(plan, module), coordinate)) {
+    counts.sent.push_back(routed_to(routed, experts_at(plan, module, member)));
+    counts.received.push_back(routed_to(routing(member, step, index), own));
+  }
+  return counts;
+}
+
+std::int64_t num_routed_rows(const Plan& plan, int module, const Coordinate& coordinate) {
+  const ModulePlan& planned = plan.modules.at(static_cast<std::size_t>(module));
+  const ActivationPart part = activation_part(plan.scenario, planned.layout.inputs.at(0),
+                                              spec_of(plan, module).in_features, coordinate);
+  return num_rows(plan.scenario, part);
+}
+
+Routing balanced_routing(const Plan& plan) {
+  return [&plan](const Coordinate& coordinate, std::int64_t /*step*/, int index) {
+    const int module = experts_modules(plan.scenario.model).at(static_cast<std::size_t>(index));
+    const ModuleSpec& spec = spec_of(plan, module);
+    return balanced_counts(num_routed_rows(plan, module, coordinate) * spec.top_k,
+                           spec.num_experts);
+  };
+}
+
+std::optional<CollectiveSpec> token_collective(const Plan& plan, int module, StepKind kind) {
+  const MeshDims dims = exchange_dims(plan, module);
+  if (dims.empty()) return std::nullopt;
+  const Mesh& mesh = plan.mesh();
+  CollectiveSpec spec{.op = CollectiveOp::AllToAll, .dims = dims, .group_size = mesh.size(dims)};
+  if (kind == StepKind::Route) {
+    const Coordinate first(static_cast<std::size_t>(mesh.num_dims()), 0);
+    const std::int64_t held = experts_at(plan, module, first).length();
+    spec.dtype = DType::Int64;
+    spec.elems_in = spec.elems_out = held * spec.group_size;
+    return spec;
+  }
+  spec.dtype = plan.scenario.numerics.dtype;
+  spec.is_routed = true;
+  // Ranks that differ along other dims hold the same experts, and as many positions.
+  const MeshDims cut = [&] {
+    MeshDims sorted;
+    for (const int dim : cutting_order(weight_of(plan, module).unsharded, 0))
+      sorted = union_of(sorted, {dim});
+    return sorted;
+  }();
+  const Routing routing = balanced_routing(plan);
+  Step step;
+  step.kind = kind;
+  step.module = module;
+  const auto tabulated = [&](bool is_in) {
+    return PerCoordinate::tabulate(mesh, cut, [&](const Coordinate& coordinate) {
+      const RoutedElems elems = routed_elems(plan, step, coordinate, routing);
+      return is_in ? elems.in : elems.out;
+    });
+  };
+  spec.elems_in = tabulated(true);
+  spec.elems_out = tabulated(false);
+  return spec;
+}
+
+RoutedElems routed_elems(const Plan& plan, const Step& step, const Coordinate& coordinate,
+                         const Routing& routing) {
+  HPSIM_CHECK(step.kind == StepKind::Dispatch || step.kind == StepKind::Combine,
+              "{} moves no positions", name_of(step.kind));
+  const TokenCounts counts = token_counts(plan, step.module, step.step, coordinate, routing);
+  const std::int64_t features = spec_of(plan, step.module).in_features;
+  const std::int64_t sent = counts.num_sent() * features;
+  const std::int64_t received = counts.num_received() * features;
+  if (step.kind == StepKind::Dispatch) return {sent, received};
+  return {received, sent};
+}
+
+}  // namespace hpsim

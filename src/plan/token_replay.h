@@ -1,0 +1,41 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/finding.h"
+#include "plan/plan.h"
+
+namespace hpsim {
+
+/// Follows the positions that experts exchange through the steps of a plan.
+class TokenReplay {
+ public:
+  /// \pre `plan` outlives the object, its model has modules
+  explicit TokenReplay(const Plan& plan);
+
+  struct Fault {
+    FindingCode code = FindingCode::CommOrder;
+    std::string message;
+  };
+
+  /// What is wrong with the next step, if anything is:
+  ///
+  ///   forward     route, dispatch, forward, combine            another order: COMM_ORDER
+  ///   backward    dispatch, backward, combine                  a step missing, or twice:
+  ///   COMM_COUNT any         collectives that token_collective does not give COMM_SHAPE
+  [[nodiscard]] std::optional<Fault> take(const Step& step);
+
+ private:
+  [[nodiscard]] std::optional<Fault> end_step() const;
+
+  const Plan& plan_;
+  /// Per experts module that exchanges: the steps that one optimizer step has, in order.
+  std::map<int, std::vector<StepKind>> wanted_;
+  std::map<int, std::size_t> taken_;  ///< how many of them came
+  std::map<std::pair<int, StepKind>, std::optional<CollectiveSpec>> collectives_;
+};
+
+}  // namespace hpsim
