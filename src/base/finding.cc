@@ -30,6 +30,8 @@ std::string_view name_of(CheckId id) {
       return "padding";
     case CheckId::Ledger:
       return "ledger";
+    case CheckId::Routing:
+      return "routing";
     case CheckId::Expect:
       return "expect";
   }
@@ -79,6 +81,8 @@ std::string_view name_of(FindingCode code) {
       return "SPEC_DISAGREES";
     case FindingCode::MemEstimate:
       return "MEM_ESTIMATE";
+    case FindingCode::RouteWrong:
+      return "ROUTE_WRONG";
     case FindingCode::VacuousBound:
       return "VACUOUS_BOUND";
     case FindingCode::Expect:

@@ -24,6 +24,7 @@ enum class CheckId {
   ReplicaAgreement,  ///< copies of a shard hold the same bits
   Padding,           ///< padding was zero whenever it was sent
   Ledger,            ///< measured memory equals planned memory
+  Routing,           ///< positions went to the experts that the baseline chooses
   Expect,            ///< the scenario's `expect`
 };
 
@@ -52,6 +53,7 @@ enum class FindingCode {
   CommGroup,         ///< "COMM_GROUP"
   SpecDisagrees,     ///< "SPEC_DISAGREES": placements cannot express what ranks hold
   MemEstimate,       ///< "MEM_ESTIMATE": measured and planned memory differ
+  RouteWrong,        ///< "ROUTE_WRONG": positions went to other experts than the baseline's
   VacuousBound,      ///< "VACUOUS_BOUND": the bound says nothing about this tensor
   Expect,            ///< "EXPECT"
 };

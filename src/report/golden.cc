@@ -159,10 +159,13 @@ Json collectives_json(const Report& report, bool lists_ranks) {
   return runs;
 }
 
+/// Of balanced routing where positions are routed: so it is the same on every backend.
 Json memory_json(const Report& report) {
-  Json json{{"peak_bytes", report.counters.peak_bytes}};
+  const bool is_routed = !report.balanced_peaks.empty();
+  Json json{{"peak_bytes", is_routed ? report.balanced_peaks[0] : report.counters.peak_bytes}};
   for (std::size_t kind = 0; kind < report.ledger.size(); ++kind) {
-    json[std::string(name_of(static_cast<MemoryKind>(kind)))] = report.ledger[kind].peak_bytes;
+    json[std::string(name_of(static_cast<MemoryKind>(kind)))] =
+        is_routed ? report.balanced_peaks.at(1 + kind) : report.ledger[kind].peak_bytes;
   }
   json["pad_allocations"] = report.counters.pad_allocations;
   json["pad_copies"] = report.counters.pad_copies;

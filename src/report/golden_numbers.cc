@@ -39,7 +39,7 @@ TwoDigits rounded_up(double value) {
   return nearest.value() < value ? next(nearest) : nearest;
 }
 
-constexpr std::array<const char*, 3> kNumericKeys = {"losses", "grad_norms", "digest"};
+constexpr std::array<const char*, 4> kNumericKeys = {"losses", "grad_norms", "digest", "routing"};
 
 /// One of the two series of numbers of a golden.
 struct Series {
@@ -98,6 +98,24 @@ class NumberDiff {
  public:
   NumberDiff(const Json& golden, const Json& now, GoldenComparison& comparison)
       : golden_(golden), now_(now), comparison_(comparison) {}
+
+  /// Positions per expert are integers, and certain: near ties are refused.
+  void compare_routing() {
+    const Json& before = member(golden_, "routing");
+    const Json& after = member(now_, "routing");
+    if (before.is_null() && after.is_null()) return;
+    if (!before.is_array() || before.size() != after.size()) return has_other_length("routing");
+    const std::size_t first = comparison_.differences.size();
+    for (std::size_t i = 0; i < after.size(); ++i) {
+      comparison_.compared += static_cast<std::int64_t>(member(after[i], "tokens").size());
+      if (before[i] == after[i]) continue;
+      add("routing", after[i]["step"].get<std::size_t>(),
+          fmt::format("routing of {} in step {}: tokens of each expert {} → {}",
+                      brief(after[i]["module"]), after[i]["step"].get<std::size_t>(),
+                      brief(member(before[i], "tokens")), brief(after[i]["tokens"])));
+    }
+    fold("routing", first, after.size());
+  }
 
   void compare_exact() {
     compare_digest();
@@ -221,6 +239,11 @@ bool is_same_bound(double a, double b) {
 
 void add_golden_numbers(const Report& report, Json& golden) {
   if (report.losses.empty()) return;
+  if (!report.routing.empty()) {
+    golden["routing"] = list_json(report.routing, [](const RoutingReport& routing) {
+      return Json{{"module", routing.module}, {"step", routing.step}, {"tokens", routing.tokens}};
+    });
+  }
   if (report.scenario->is_exact()) {
     golden["losses"] = numbers(report.losses);
     golden["digest"] = report.digest;
@@ -243,6 +266,7 @@ void diff_golden_numbers(const Json& golden, const Json& now, const Report& repo
     return;  // told already, and then no number is of the same kind
   }
   NumberDiff diff(golden, now, comparison);
+  diff.compare_routing();
   if (report.scenario->is_exact()) return diff.compare_exact();
   for (const Series& series : series_of(report))
     diff.compare_bounded(series);

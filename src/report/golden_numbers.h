@@ -28,8 +28,8 @@ struct GoldenNumber {
 /// either may move.
 [[nodiscard]] bool is_same_bound(double a, double b);
 
-/// "losses" and "grad_norms" with bounds, or in exact mode "losses" and "digest"; nothing if the
-/// run has no numbers.
+/// "losses" and "grad_norms" with bounds, or in exact mode "losses" and "digest"; where positions
+/// are routed "routing", how many go to each expert; nothing if the run has no numbers.
 void add_golden_numbers(const Report& report, nlohmann::ordered_json& golden);
 
 /// Compares those keys; `now` is make_golden of the report.

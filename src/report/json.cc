@@ -2,6 +2,7 @@
 
 #include "report/golden_report.h"
 #include "report/json_parts.h"
+#include "report/routing_report.h"
 
 namespace hpsim {
 namespace {
@@ -32,6 +33,7 @@ void add_run(const Report& report, bool full, Json& json) {
                       {"peak_unsharded_bytes", report.counters.peak_unsharded_bytes},
                       {"peak_bytes", report.counters.peak_bytes}};
   json["ledger"] = ledger_json(report.ledger);
+  if (!report.routing.empty()) json["routing"] = routing_json(report.routing);
   if (!report.digest.empty()) json["digest"] = report.digest;
 }
 

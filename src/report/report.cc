@@ -3,18 +3,38 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
 #include "base/check.h"
+#include "plan/rank_layout.h"
 #include "report/digest.h"
 #include "report/expect.h"
 #include "report/json.h"
+#include "report/routing_report.h"
 #include "scenario/locate.h"
+#include "trace/plan_ledger.h"
 
 namespace hpsim {
 namespace {
+
+/// What experts exchange, in the order of an optimizer step.
+constexpr std::array<std::pair<Phase, StepKind>, 5> kTokenSteps = {
+    {{Phase::Forward, StepKind::Route},
+     {Phase::Forward, StepKind::Dispatch},
+     {Phase::Forward, StepKind::Combine},
+     {Phase::Backward, StepKind::Dispatch},
+     {Phase::Backward, StepKind::Combine}}};
+
+Step token_step(Phase phase, StepKind kind, int module) {
+  Step step;
+  step.kind = kind;
+  step.phase = phase;
+  step.module = module;
+  return step;
+}
 
 Report report_of(const Scenario& scenario, const std::string& backend) {
   Report report;
@@ -62,6 +82,24 @@ void add_measurements(const RunResult& run, Report& report) {
                  run.step_record(r, step).live_after[kind]);
       }
     }
+  }
+}
+
+/// What routing does not change, for goldens. \pre add_measurements
+void add_balanced_peaks(const Plan& plan, bool is_balanced, Report& report) {
+  if (report.routing.empty()) return;
+  report.balanced_peaks.assign(1 + kNumMemoryKinds, 0);
+  if (is_balanced) {
+    report.balanced_peaks[0] = report.counters.peak_bytes;
+    for (std::size_t kind = 0; kind < kNumMemoryKinds; ++kind)
+      report.balanced_peaks[1 + kind] = report.ledger[kind].peak_bytes;
+    return;
+  }
+  for (const RankClass& each : rank_classes(plan)) {
+    const Ledger ledger = planned_memory(plan, each.first).ledger;
+    raise_to(report.balanced_peaks[0], ledger.peak_total());
+    for (std::size_t kind = 0; kind < kNumMemoryKinds; ++kind)
+      raise_to(report.balanced_peaks[1 + kind], ledger.peak()[kind]);
   }
 }
 
@@ -194,7 +232,24 @@ std::vector<PayloadReport> payload_reports(const Plan& plan) {
                        .activation = activation_text(plan, redistribution)});
   }
   reports.push_back({.activation = kLossPayload});
+  for (const int module : experts_modules(plan.scenario.model)) {
+    for (const auto& [phase, kind] : kTokenSteps) {
+      reports.push_back({.unit = units.at(static_cast<std::size_t>(module)),
+                         .activation = tokens_text(plan, token_step(phase, kind, module))});
+    }
+  }
   return reports;
+}
+
+/// Into payload_reports.
+int token_payload(const Plan& plan, const Step& step) {
+  const std::vector<int> modules = experts_modules(plan.scenario.model);
+  const auto index = std::find(modules.begin(), modules.end(), step.module) - modules.begin();
+  const auto kind =
+      std::find(kTokenSteps.begin(), kTokenSteps.end(), std::pair(step.phase, step.kind)) -
+      kTokenSteps.begin();
+  return static_cast<int>(plan.buckets.size() + plan.redistributions.size()) + 1 +
+         static_cast<int>(index) * static_cast<int>(kTokenSteps.size()) + static_cast<int>(kind);
 }
 
 CollectiveReport collective_report(const Plan& plan, const Step& step, std::int64_t seq) {
@@ -204,6 +259,7 @@ CollectiveReport collective_report(const Plan& plan, const Step& step, std::int6
   if (step.kind == StepKind::Loss) {
     payload = num_buckets + static_cast<int>(plan.redistributions.size());
   }
+  if (moves_tokens(step.kind)) payload = token_payload(plan, step);
   return {.seq = seq,
           .phase = step.phase,
           .step = step.step,
@@ -224,6 +280,13 @@ Report make_report(const VerifiedPlan& plan, const RunResult& run, const Referen
   locate_findings(scenario, report.findings);
   add_plan(*plan, report);
   add_measurements(run, report);
+  report.routing = routing_reports(*plan, run);
+  add_balanced_peaks(*plan, !run.has_numbers(), report);
+  if (!report.routing.empty() && !run.has_numbers()) {
+    report.notes.emplace_back(
+        "nothing is computed: experts are taken to be loaded alike (balanced routing), in bytes, "
+        "memory and padding");
+  }
   report.losses = verdict.losses;
   report.grad_norms = verdict.grad_norms;
   if (run.has_numbers()) {

@@ -47,12 +47,25 @@ struct CollectiveReport {
   CollectiveSpec spec;
 };
 
-/// The buckets of the plan, then the activations of its redistributions.
+/// The buckets of the plan, then the activations of its redistributions, the loss, and what
+/// experts exchange.
 [[nodiscard]] std::vector<PayloadReport> payload_reports(const Plan& plan);
 
 /// \pre the step has a collective, number `seq` of the run
 [[nodiscard]] CollectiveReport collective_report(const Plan& plan, const Step& step,
                                                  std::int64_t seq);
+
+/// The load of an experts module in one optimizer step.
+struct RoutingReport {
+  std::string module;
+  std::int64_t step = 0;
+  bool is_assumed = false;             ///< balanced routing: the run has no numbers
+  std::vector<std::int64_t> tokens;    ///< per expert, of the whole batch: positions that chose it
+  double imbalance = 1;                ///< the most over the mean
+  std::vector<std::int64_t> received;  ///< per rank: positions that its experts got; of meshes of
+                                       ///< many ranks empty
+  double rank_imbalance = 1;
+};
 
 /// Maxima over ranks.
 struct Counters {
@@ -106,7 +119,11 @@ struct Report {
   bool has_run = false;  ///< counters and ledger were measured
   Counters counters;
   std::vector<LedgerReport> ledger;  ///< by MemoryKind
-  std::string digest;                ///< exact mode only
+  std::vector<RoutingReport> routing;
+  /// Peaks, the whole first, then by MemoryKind, as balanced routing would have them; empty where
+  /// nothing is routed. The same on every backend.
+  std::vector<std::int64_t> balanced_peaks;
+  std::string digest;  ///< exact mode only
 
   std::optional<GoldenComparison> golden;  ///< where the run was compared with one
   std::vector<BudgetLine> budget;          ///< limits that the caller set

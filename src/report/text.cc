@@ -8,6 +8,7 @@
 #include "base/units.h"
 #include "report/ci_parts.h"
 #include "report/golden_report.h"
+#include "report/routing_report.h"
 #include "report/table.h"
 #include "report/text_parts.h"
 #include "report/text_sections.h"
@@ -94,6 +95,7 @@ std::string report_text(const Report& report, const TextStyle& style) {
     text += parameters_section(report, style);
     text += steps_section(report, style);
     text += collectives_section(report, style);
+    text += routing_section(report, style);
   }
   if (!report.checks.empty()) text += checks_section(report, style);
   text += notes_section(report, style);

@@ -113,6 +113,7 @@ CheckColumn column_of(CheckId id) {
     case CheckId::ParameterParity:
     case CheckId::OptimizerStateParity:
     case CheckId::GradNormParity:
+    case CheckId::Routing:
       return CheckColumn::Baseline;
   }
   return CheckColumn::Run;

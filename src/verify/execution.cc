@@ -31,7 +31,10 @@ std::string describe_collective(const Plan& plan, std::int64_t plan_step) {
 class ExecutionCheck {
  public:
   ExecutionCheck(const Evidence& evidence, CheckRecorder& recorder)
-      : evidence_(evidence), plan_(evidence.plan), recorder_(recorder) {
+      : evidence_(evidence),
+        plan_(evidence.plan),
+        recorder_(recorder),
+        routing_(run_routing(evidence.plan, evidence.run)) {
     for (std::size_t i = 0; i < plan_.steps.size(); ++i) {
       if (plan_.steps[i].collective) planned_.push_back(static_cast<std::int64_t>(i));
     }
@@ -77,11 +80,17 @@ class ExecutionCheck {
   }
   [[nodiscard]] bool has_planned_shape(Rank rank, std::int64_t seq) const {
     const ExecutedCollective& entry = executed(rank, seq);
-    return entry.elems_in == planned_at(rank, spec(seq).elems_in) &&
-           entry.elems_out == planned_at(rank, spec(seq).elems_out);
+    const RoutedElems wanted = planned_at(rank, seq);
+    return entry.elems_in == wanted.in && entry.elems_out == wanted.out;
   }
-  [[nodiscard]] std::int64_t planned_at(Rank rank, const PerCoordinate& elems) const {
-    return elems.at(plan_.mesh(), plan_.mesh().coordinate_of(rank));
+  /// Elements of the rank, from what it and its group routed where they follow from that.
+  [[nodiscard]] RoutedElems planned_at(Rank rank, std::int64_t seq) const {
+    const Step& step = plan_.steps[static_cast<std::size_t>(planned(seq))];
+    const Coordinate coordinate = plan_.mesh().coordinate_of(rank);
+    const CollectiveSpec& spec = *step.collective;
+    if (spec.is_routed) return routed_elems(plan_, step, coordinate, routing_);
+    return {spec.elems_in.at(plan_.mesh(), coordinate),
+            spec.elems_out.at(plan_.mesh(), coordinate)};
   }
 
   void check_sequence(Rank rank) {
@@ -121,8 +130,7 @@ class ExecutionCheck {
   void wrong_shape(Rank rank, std::int64_t seq) {
     const ExecutedCollective& entry = executed(rank, seq);
     Finding finding{.code = FindingCode::CommShape};
-    const std::int64_t in = planned_at(rank, spec(seq).elems_in);
-    const std::int64_t out = planned_at(rank, spec(seq).elems_out);
+    const auto [in, out] = planned_at(rank, seq);
     const bool is_input = entry.elems_in != in;
     finding.expected = static_cast<double>(is_input ? in : out);
     finding.got = static_cast<double>(is_input ? entry.elems_in : entry.elems_out);
@@ -147,9 +155,8 @@ class ExecutionCheck {
           first_of_group.try_emplace(group[static_cast<std::size_t>(rank)], Rank{rank});
       const std::uint64_t tag = executed(Rank{rank}, seq).tag;
       const std::uint64_t expected =
-          is_first ? collective_tag(plan_, planned(seq), it->first,
-                                    planned_at(Rank{rank}, spec(seq).elems_in),
-                                    planned_at(Rank{rank}, spec(seq).elems_out))
+          is_first ? collective_tag(plan_, planned(seq), it->first, planned_at(Rank{rank}, seq).in,
+                                    planned_at(Rank{rank}, seq).out)
                    : executed(it->second, seq).tag;
       if (tag == expected) continue;
       add(Rank{rank}, seq, {.code = FindingCode::CommGroup},
@@ -187,6 +194,7 @@ class ExecutionCheck {
   const Evidence& evidence_;
   const Plan& plan_;
   CheckRecorder& recorder_;
+  Routing routing_;
   std::vector<std::int64_t> planned_;  ///< plan steps with a collective
   std::map<FaultKey, Fault> faults_;
 };

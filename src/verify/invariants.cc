@@ -144,9 +144,12 @@ class PlannedMemories {
       sizes.insert(sizes.end(), {moved.before_elems, moved.after_elems, moved.slot_elems,
                                  moved.packs ? 1 : 0, moved.unpacks ? 1 : 0});
     }
+    // What experts get differs from rank to rank.
+    if (!experts_modules(evidence_.plan.scenario.model).empty()) sizes.push_back(rank.value);
     const auto [it, is_new] = memories_.try_emplace(std::move(sizes));
     if (is_new) {
-      it->second = planned_memory(evidence_.plan, coordinate);
+      it->second =
+          planned_memory(evidence_.plan, coordinate, run_routing(evidence_.plan, evidence_.run));
     }
     return it->second;
   }
