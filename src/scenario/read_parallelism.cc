@@ -191,7 +191,8 @@ class ParallelismReader {
         if (placements_[p][at] == wanted) continue;
         tell_expert_cut(
             w1, p, at,
-            fmt::format("{} is {} there", in_quotes(parameters_[w1].name), to_string(inwards)),
+            fmt::format("{} is {} there{}", in_quotes(parameters_[w1].name), to_string(inwards),
+                        cuts(inwards, 1) ? ": hidden is dim 1 of w1 and w3, dim 2 of w2" : ""),
             fmt::format("write {}: {{{}: \"{}\"}}", in_quotes(parameters_[p].name),
                         in_quotes(mesh_.name(mesh_dim)), to_string(wanted)));
         return;
