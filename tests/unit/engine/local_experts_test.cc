@@ -34,8 +34,8 @@ Plan plan_on(std::int64_t num_ranks, std::int64_t top_k, const std::string& sett
 }
 
 const char* const kExchanged = R"("parallelize": {"moe": "expert"})";
-const char* const kReplicated =
-    R"("parallelize": {"moe": "expert"}, "data": {"data_dims": []}, "training": {"global_batch": 2})";
+const char* const kReplicated = R"("parallelize": {"moe": "expert"}, "data": {"data_dims": []},
+                                  "training": {"global_batch": 2})";
 
 /// Rows of all ranks, one rank's after the other's.
 struct Data {
@@ -76,7 +76,6 @@ class Ranks {
  public:
   Ranks(const Plan& plan, const Data& data)
       : plan_(plan),
-        data_(data),
         result_("test", ResultLayout(plan, true), zeroed(ResultLayout(plan, true).size_bytes())) {
     std::int64_t first = 0;
     for (std::int64_t rank = 0; rank < plan.mesh().num_ranks(); ++rank) {
@@ -196,7 +195,6 @@ class Ranks {
   }
 
   const Plan& plan_;
-  const Data& data_;
   RunResult result_;
   std::vector<std::unique_ptr<RankMemory<double>>> memories_;
   std::vector<LocalExperts<double>> experts_;
