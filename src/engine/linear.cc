@@ -48,9 +48,14 @@ void linear_forward(const T* x, std::int64_t batch, const RowBlocks<T>& weight,
 
 template <class T>
 void linear_input_gradient(const T* dy, std::int64_t batch, const RowBlocks<T>& weight, T* dx) {
+  as_matrix(dx, batch, weight.row_elems).setZero();
+  linear_add_input_gradient(dy, batch, weight, dx);
+}
+
+template <class T>
+void linear_add_input_gradient(const T* dy, std::int64_t batch, const RowBlocks<T>& weight, T* dx) {
   const auto dy_map = as_matrix(dy, batch, weight.rows);
   auto dx_map = as_matrix(dx, batch, weight.row_elems);
-  dx_map.setZero();
   weight.each_block([&](const T* block, std::int64_t first, std::int64_t rows) {
     const auto w = as_matrix(block, rows, weight.row_elems);
     if (batch > kMaxRowsOneByOne) {
@@ -84,11 +89,12 @@ void linear_parameter_gradients(const T* x, const T* dy, std::int64_t batch,
   });
 }
 
-#define HPSIM_INSTANTIATE(T)                                                               \
-  template void linear_forward<T>(const T*, std::int64_t, const RowBlocks<T>&,             \
-                                  const RowBlocks<T>&, T*);                                \
-  template void linear_input_gradient<T>(const T*, std::int64_t, const RowBlocks<T>&, T*); \
-  template void linear_parameter_gradients<T>(const T*, const T*, std::int64_t,            \
+#define HPSIM_INSTANTIATE(T)                                                                   \
+  template void linear_forward<T>(const T*, std::int64_t, const RowBlocks<T>&,                 \
+                                  const RowBlocks<T>&, T*);                                    \
+  template void linear_input_gradient<T>(const T*, std::int64_t, const RowBlocks<T>&, T*);     \
+  template void linear_add_input_gradient<T>(const T*, std::int64_t, const RowBlocks<T>&, T*); \
+  template void linear_parameter_gradients<T>(const T*, const T*, std::int64_t,                \
                                               const RowBlocks<T>&, const RowBlocks<T>&);
 HPSIM_INSTANTIATE(float)
 HPSIM_INSTANTIATE(double)

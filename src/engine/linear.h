@@ -19,6 +19,10 @@ void linear_forward(const T* x, std::int64_t batch, const RowBlocks<T>& weight,
 template <class T>
 void linear_input_gradient(const T* dy, std::int64_t batch, const RowBlocks<T>& weight, T* dx);
 
+/// dx += dy W
+template <class T>
+void linear_add_input_gradient(const T* dy, std::int64_t batch, const RowBlocks<T>& weight, T* dx);
+
 /// dW = dyᵀ x and db = sum of dy over the batch, overwriting; padding is left alone.
 template <class T>
 void linear_parameter_gradients(const T* x, const T* dy, std::int64_t batch,

@@ -1,7 +1,9 @@
+#include <map>
 #include <utility>
 
 #include "base/check.h"
 #include "engine/activation_exchange.h"
+#include "engine/local_experts.h"
 #include "engine/local_loss.h"
 #include "engine/local_model.h"
 #include "engine/module_kernels.h"
@@ -31,16 +33,22 @@ class ModuleModel : public LocalModel<T> {
     }
     for (const Redistribution& redistribution : plan.redistributions)
       exchanges_.emplace_back(plan, redistribution, coordinate_, memory);
+    for (const int module : experts_modules(scenario_.model))
+      experts_.emplace(module,
+                       LocalExperts<T>(plan, module, coordinate_, site(module).rows(), memory));
   }
 
   void enter_step(std::int64_t step) override { step_ = step; }
 
   void forward(int module) override {
     if (module == 0) draw_input();
-    const ModulePlan& planned = plan_.modules[static_cast<std::size_t>(module)];
-    std::vector<const T*> inputs;
-    for (const int input : planned.inputs)
-      inputs.push_back(value(input).data.data());
+    const ModulePlan& planned = planned_at(module);
+    const std::vector<const T*> inputs = inputs_of(planned);
+    if (LocalExperts<T>* experts = experts_of(module)) {
+      arithmetic_.run([&] { experts->forward(inputs.at(0), inputs.at(1)); });
+      if (!experts->exchanges()) give_outputs(planned, *experts);
+      return;
+    }
     LocalActivation<T>& output = value(planned.output);
     output = take_activation(memory_, elems_of(planned.output));
     arithmetic_.run([&] { module_forward(site(module), memory_, inputs, output.data.data()); });
@@ -62,48 +70,51 @@ class ModuleModel : public LocalModel<T> {
   }
 
   void backward(int module) override {
-    const ModulePlan& planned = plan_.modules[static_cast<std::size_t>(module)];
-    std::vector<const T*> inputs;
-    std::vector<T*> gradients;
-    std::vector<LocalActivation<T>> computed(planned.inputs.size());
-    for (std::size_t i = 0; i < planned.inputs.size(); ++i) {
-      inputs.push_back(value(planned.inputs[i]).data.data());
-      if (planned.input_gradients[i] >= 0)
-        computed[i] = take_activation(memory_, elems_of(planned.input_gradients[i]));
-      gradients.push_back(computed[i].data.data());
+    const ModulePlan& planned = planned_at(module);
+    const T* const dy = value(planned.output_gradient).data.data();
+    if (LocalExperts<T>* experts = experts_of(module)) {
+      arithmetic_.run([&] { experts->backward(dy); });
+      const bool sends_back = experts->exchanges() && planned.input_gradients.at(0) >= 0;
+      if (!sends_back) give_input_gradients(planned, *experts);
+      return;
     }
     std::vector<bool> needs(planned.input_gradients.size());
     for (std::size_t i = 0; i < needs.size(); ++i)
       needs[i] = planned.input_gradients[i] >= 0;
-    arithmetic_.run([&] {
-      module_backward(site(module), memory_, inputs, value(planned.output_gradient).data.data(),
-                      needs, gradients);
+    give_input_gradients(planned, [&](const std::vector<T*>& gradients) {
+      module_backward(site(module), memory_, inputs_of(planned), dy, needs, gradients);
     });
-    for (std::size_t i = 0; i < needs.size(); ++i) {
-      if (!needs[i]) continue;
-      LocalActivation<T>& gradient = value(planned.input_gradients[i]);
-      if (planned.added_to[i] == 0) {
-        gradient = std::move(computed[i]);
-        continue;
-      }
-      arithmetic_.run([&] { add_activation(computed[i], gradient); });
-      give_back(memory_, computed[i]);
-    }
-    free(planned.freed_after_backward);
   }
 
   TokenEnds begin_tokens(const Step& step) override {
-    HPSIM_CHECK(false, "{} is not computed", name_of(step.kind));
-    return {};
+    const ModulePlan& planned = planned_at(step.module);
+    LocalExperts<T>& experts = experts_.at(step.module);
+    TokenEnds ends;
+    arithmetic_.run([&] {
+      if (step.kind == StepKind::Route) {
+        ends = experts.begin_route(inputs_of(planned).at(1));
+      } else if (step.kind == StepKind::Combine) {
+        ends = experts.begin_combine(step.phase);
+      } else {
+        const bool is_forward = step.phase == Phase::Forward;
+        const int rows = is_forward ? planned.inputs.at(0) : planned.output_gradient;
+        ends = experts.begin_dispatch(step.phase, value(rows).data.data());
+      }
+    });
+    return ends;
   }
 
   void finish_tokens(const Step& step) override {
-    HPSIM_CHECK(false, "{} is not computed", name_of(step.kind));
+    LocalExperts<T>& experts = experts_.at(step.module);
+    if (step.kind == StepKind::Route) return experts.finish_route();
+    if (step.kind == StepKind::Dispatch) return experts.finish_dispatch(step.phase);
+    experts.finish_combine();
+    if (step.phase == Phase::Forward) return give_outputs(planned_at(step.module), experts);
+    give_input_gradients(planned_at(step.module), experts);
   }
 
   [[nodiscard]] std::vector<std::int64_t> routed_counts(int module) const override {
-    HPSIM_CHECK(false, "module {} routes nothing", module);
-    return {};
+    return experts_.at(module).routed_counts();
   }
 
   CollectiveEnds<T> begin_redistribute(int redistribution) override {
@@ -129,6 +140,9 @@ class ModuleModel : public LocalModel<T> {
     return parts_.at(static_cast<std::size_t>(index));
   }
   [[nodiscard]] std::int64_t elems_of(int index) const { return num_elems(scenario_, part(index)); }
+  [[nodiscard]] const ModulePlan& planned_at(int module) const {
+    return plan_.modules.at(static_cast<std::size_t>(module));
+  }
   [[nodiscard]] const ModuleSite& site(int module) const {
     return sites_.at(static_cast<std::size_t>(module));
   }
@@ -137,6 +151,56 @@ class ModuleModel : public LocalModel<T> {
   }
   [[nodiscard]] const Redistribution& redistribution_at(int redistribution) const {
     return plan_.redistributions.at(static_cast<std::size_t>(redistribution));
+  }
+
+  /// None of other modules.
+  [[nodiscard]] LocalExperts<T>* experts_of(int module) {
+    const auto found = experts_.find(module);
+    return found == experts_.end() ? nullptr : &found->second;
+  }
+  [[nodiscard]] std::vector<const T*> inputs_of(const ModulePlan& planned) {
+    std::vector<const T*> inputs;
+    for (const int input : planned.inputs)
+      inputs.push_back(value(input).data.data());
+    return inputs;
+  }
+
+  void give_outputs(const ModulePlan& planned, const LocalExperts<T>& experts) {
+    LocalActivation<T>& output = value(planned.output);
+    output = take_activation(memory_, elems_of(planned.output));
+    arithmetic_.run([&] { experts.outputs(output.data.data()); });
+    free(planned.freed_after_forward);
+  }
+
+  void give_input_gradients(const ModulePlan& planned, LocalExperts<T>& experts) {
+    give_input_gradients(planned, [&](const std::vector<T*>& gradients) {
+      experts.input_gradients(gradients.at(0), gradients.at(1));
+    });
+  }
+
+  /// Calls compute(gradients), null where none is needed; what it wrote becomes the gradients of
+  /// the inputs, or is added to what is there.
+  template <class Compute>
+  void give_input_gradients(const ModulePlan& planned, const Compute& compute) {
+    std::vector<T*> gradients;
+    std::vector<LocalActivation<T>> computed(planned.inputs.size());
+    for (std::size_t i = 0; i < computed.size(); ++i) {
+      if (planned.input_gradients[i] >= 0)
+        computed[i] = take_activation(memory_, elems_of(planned.input_gradients[i]));
+      gradients.push_back(computed[i].data.data());
+    }
+    arithmetic_.run([&] { compute(gradients); });
+    for (std::size_t i = 0; i < computed.size(); ++i) {
+      if (planned.input_gradients[i] < 0) continue;
+      LocalActivation<T>& gradient = value(planned.input_gradients[i]);
+      if (planned.added_to[i] == 0) {
+        gradient = std::move(computed[i]);
+        continue;
+      }
+      arithmetic_.run([&] { add_activation(computed[i], gradient); });
+      give_back(memory_, computed[i]);
+    }
+    free(planned.freed_after_backward);
   }
 
   void free(const std::vector<int>& values) {
@@ -162,6 +226,7 @@ class ModuleModel : public LocalModel<T> {
                     .positions = input.positions.length(),
                     .input_features = input.features,
                     .output_features = part(planned.output).features};
+    if (site.spec->type == ModuleType::Experts) return site;  // LocalExperts knows its weights
     if (!parameters.empty()) site.weight = parameters[0];
     if (parameters.size() > 1) site.bias = parameters[1];
     for (std::size_t dim = 0; dim < planned.layout.output.size(); ++dim) {
@@ -180,6 +245,7 @@ class ModuleModel : public LocalModel<T> {
   std::vector<ActivationPart> parts_;             ///< likewise
   std::vector<ModuleSite> sites_;                 ///< per module
   std::vector<ActivationExchange<T>> exchanges_;  ///< per redistribution
+  std::map<int, LocalExperts<T>> experts_;        ///< per experts module
   LocalLoss<T> loss_;
   std::int64_t step_ = 0;         ///< optimizer step
   std::int64_t drawn_step_ = -1;  ///< the step of which the model's input is drawn
