@@ -38,10 +38,12 @@ class GlooCollectives {
   GlooCollectives(const GlooCollectives&) = delete;
   GlooCollectives& operator=(const GlooCollectives&) = delete;
 
-  /// Carries out `call` among `members`, in group order; this rank is one of them. When it returns,
+  /// Carries out `call` among `members`, in group order; this rank is one of them. It sends nothing
+  /// to whom it has nothing for: one that neither sends nor gets returns at once. When it returns,
   /// all buffers of `call` may be used again. Returns whether a sum made on this rank rounded (the
   /// INEXACT flag), which exact mode forbids.
-  /// \pre at least two members, distinct; elements > 0; float32 or float64; same tag on all members
+  /// \pre at least two members, distinct; elements > 0, or counts; float32 or float64 where it adds
+  ///      up, or any dtype; same tag on all members, counts of two members that agree
   /// \throws gloo::IoException if a member is lost or late
   [[nodiscard]] bool run(const CollectiveCall& call, const std::vector<Rank>& members,
                          std::uint64_t tag);
@@ -49,14 +51,10 @@ class GlooCollectives {
  private:
   struct Group;
 
+  void all_gather(const CollectiveCall& call, const Group& group, std::uint64_t tag);
+  void all_to_all(const CollectiveCall& call, const Group& group, std::uint64_t tag);
   template <class T>
-  void run_typed(const CollectiveCall& call, const Group& group, std::uint64_t tag);
-  template <class T>
-  void all_gather(const Group& group, const T* input, T* output, std::int64_t elems,
-                  std::uint64_t tag);
-  template <class T>
-  void all_to_all(const Group& group, const T* input, T* output, std::int64_t slot,
-                  std::uint64_t tag);
+  void reduce(const CollectiveCall& call, const Group& group, std::uint64_t tag);
   template <class T>
   void reduce_scatter(const Group& group, const T* input, T* output, std::int64_t elems,
                       std::uint64_t tag);
