@@ -28,7 +28,8 @@ namespace hpsim {
 /// All-reduces up to 64 KiB, one round of everything to everyone: 0.3-0.4, Gloo's ring 1.0.
 /// Another time, when direct all-gathers took 0.8, 2.8 and 15.0:
 ///   all_to_all      direct sends          0.9   3.0  14.7    Gloo's             1.0   2.9  16.0
-/// As much in slots of 1 : 3 : 5 : 7, on a busy machine, each size from the quietest of three runs:
+/// As much in slots of 1 : 3 : 5 : 7, on a machine so busy that who is ahead changed between the
+/// five runs; for 1 MiB from one in which it was quiet, for 4 and 16 MiB from another:
 ///   all_to_all      equal slots           0.6   3.2  21.4    Gloo's             0.7   3.1  21.8
 ///                   uneven slots          0.7   3.1  21.3    Gloo's alltoallv   0.7   3.2  24.2
 /// Pieces of 1 MiB do not make it faster: nothing is computed that could overlap.
