@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <new>
@@ -66,11 +67,14 @@ class Lockstep {
           call.plan_step, call.elems_in, call.elems_out,
           collective_tag(plan_, call.plan_step, group_index, call.elems_in, call.elems_out)};
     }
-    // What TP leaves of a bucket may be nothing: then there is nothing to send.
-    if (call_of(group[0]).elems_in == 0) return;
     calls_of_group_.clear();
     for (const Rank rank : group)
       calls_of_group_.push_back(&call_of(rank));
+    // What TP leaves of a bucket, or what is routed, may be nothing: then there is nothing to send.
+    const auto is_empty = [](const CollectiveCall* call) {
+      return call->elems_in == 0 && call->elems_out == 0;
+    };
+    if (std::all_of(calls_of_group_.begin(), calls_of_group_.end(), is_empty)) return;
     const std::vector<std::size_t> rounded = exchange_in_process(calls_of_group_);
     if (!plan_.scenario.is_exact()) return;
     for (const std::size_t member : rounded)

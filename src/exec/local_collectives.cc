@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "exec/ordered_sum.h"
+#include "exec/slots.h"
 
 namespace hpsim {
 namespace {
@@ -16,15 +17,12 @@ const std::byte* input_row(const CollectiveCall& call, std::int64_t row, std::in
   return static_cast<const std::byte*>(call.input) + row * elems * size_bytes(call.dtype);
 }
 
-/// Every member gets, in group order, one row of `elems` elements of each member's input: that with
-/// number `row_for(place of the receiver)`.
-template <class RowFor>
-void deal_rows(const Calls& calls, std::int64_t elems, RowFor row_for) {
-  const auto row_bytes = static_cast<std::size_t>(elems * size_bytes(calls[0]->dtype));
-  for (std::size_t to = 0; to < calls.size(); ++to) {
-    auto* output = static_cast<std::byte*>(calls[to]->output);
+void all_gather(const Calls& calls) {
+  const auto row_bytes = static_cast<std::size_t>(calls[0]->elems_in * size_bytes(calls[0]->dtype));
+  for (const CollectiveCall* to : calls) {
+    auto* output = static_cast<std::byte*>(to->output);
     for (const CollectiveCall* from : calls) {
-      std::memcpy(output, input_row(*from, row_for(to), elems), row_bytes);
+      std::memcpy(output, from->input, row_bytes);
       output += row_bytes;
     }
   }
@@ -61,12 +59,26 @@ std::vector<std::size_t> all_reduce(const Calls& calls) {
   return rounded;
 }
 
+/// Slot number i of what member j gets is slot number j of what member i sends.
 void all_to_all(const Calls& calls) {
   const auto size = static_cast<std::int64_t>(calls.size());
-  const std::int64_t elems = calls[0]->elems_in;
-  HPSIM_CHECK(elems == calls[0]->elems_out && elems % size == 0,
-              "an all_to_all of {} to {} elements among {}", elems, calls[0]->elems_out, size);
-  deal_rows(calls, elems / size, [](std::size_t to) { return static_cast<std::int64_t>(to); });
+  const std::int64_t elem_bytes = size_bytes(calls[0]->dtype);
+  std::vector<std::vector<Interval>> expected;
+  for (const CollectiveCall* to : calls)
+    expected.push_back(slots_of(to->counts_out, to->elems_out, size));
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const std::vector<Interval> sent = slots_of(calls[i]->counts_in, calls[i]->elems_in, size);
+    for (std::size_t j = 0; j < calls.size(); ++j) {
+      const Interval slot = expected[j][i];
+      HPSIM_CHECK(sent[j].length() == slot.length(),
+                  "member {} sends {} elements to member {}, which expects {}", i, sent[j].length(),
+                  j, slot.length());
+      if (slot.empty()) continue;
+      std::memcpy(static_cast<std::byte*>(calls[j]->output) + slot.begin * elem_bytes,
+                  static_cast<const std::byte*>(calls[i]->input) + sent[j].begin * elem_bytes,
+                  static_cast<std::size_t>(slot.length() * elem_bytes));
+    }
+  }
 }
 
 }  // namespace
@@ -74,7 +86,7 @@ void all_to_all(const Calls& calls) {
 std::vector<std::size_t> exchange_in_process(const Calls& calls) {
   switch (calls.at(0)->op) {
     case CollectiveOp::AllGather:
-      deal_rows(calls, calls[0]->elems_in, [](std::size_t) { return std::int64_t{0}; });
+      all_gather(calls);
       return {};
     case CollectiveOp::ReduceScatter:
       return reduce_scatter(calls);

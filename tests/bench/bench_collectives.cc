@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -24,8 +25,12 @@ struct State {
         dealt(whole.size()),
         received(whole.size() + part.size()),
         stock(self.stock_context, whole.data(), part_elems) {
-    for (std::int64_t i = 0; i < num_ranks; ++i)
+    for (std::int64_t i = 0; i < num_ranks; ++i) {
       everyone.members.push_back(Rank{i});
+      // 1, 3, 5, ... to the ranks, beginning elsewhere on each: as much in all as equal slots.
+      const std::int64_t weight = 1 + 2 * ((session.rank().value + i) % num_ranks);
+      counts.push_back(part_elems * weight / num_ranks);
+    }
   }
 
   void run(CollectiveOp op, const std::vector<float>& input, std::vector<float>& output) {
@@ -34,11 +39,23 @@ struct State {
     (void)session.communicate(
         {0, op, DType::Float32, input.data(), output.data(), elems_in, elems_out}, everyone, ++tag);
   }
+  void run_uneven() {
+    const std::int64_t elems = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+    (void)session.communicate({.op = CollectiveOp::AllToAll,
+                               .input = whole.data(),
+                               .output = dealt.data(),
+                               .elems_in = elems,
+                               .elems_out = elems,
+                               .counts_in = counts,
+                               .counts_out = counts},
+                              everyone, ++tag);
+  }
   std::uint32_t next_tag() { return static_cast<std::uint32_t>(++tag); }
 
   RankSession& session;
   RankGroup everyone;
   std::vector<float> part, whole, dealt, received;
+  std::vector<std::int64_t> counts;  ///< of the uneven all-to-all, to and from each rank
   StockReduceScatter stock;
   std::uint64_t tag = 0;
 };
@@ -46,10 +63,11 @@ struct State {
 std::vector<Measured> compare(std::int64_t num_ranks, int repetitions, std::int64_t whole_bytes) {
   const std::int64_t part_elems = whole_bytes / 4 / num_ranks;
   const std::vector<std::string> names{
-      "all_gather hpsim",    "all_gather gloo",         "reduce_scatter hpsim",
-      "reduce_scatter gloo", "reduce_scatter alltoall", "reduce_scatter ring",
-      "all_reduce hpsim",    "all_reduce gloo ring",    "all_reduce gloo bcube",
-      "all_to_all hpsim",    "all_to_all gloo"};
+      "all_gather hpsim",      "all_gather gloo",         "reduce_scatter hpsim",
+      "reduce_scatter gloo",   "reduce_scatter alltoall", "reduce_scatter ring",
+      "all_reduce hpsim",      "all_reduce gloo ring",    "all_reduce gloo bcube",
+      "all_to_all hpsim",      "all_to_all gloo",         "uneven all_to_all hpsim",
+      "uneven all_to_all gloo"};
   return measure(num_ranks, repetitions, names, [=](const BenchRank& self) {
     const auto s = std::make_shared<State>(self, num_ranks, part_elems);
     const auto context = self.stock_context;
@@ -72,6 +90,11 @@ std::vector<Measured> compare(std::int64_t num_ranks, int repetitions, std::int6
         {"", [=] { stock_all_reduce(context, whole, s->whole.size(), false, s->next_tag()); }},
         {"", [=] { s->run(CollectiveOp::AllToAll, s->whole, s->dealt); }},
         {"", [=] { stock_all_to_all(context, whole, s->dealt.data(), part_elems, s->next_tag()); }},
+        {"", [=] { s->run_uneven(); }},
+        {"",
+         [=] {
+           stock_uneven_all_to_all(context, whole, s->dealt.data(), s->counts, s->next_tag());
+         }},
     };
   });
 }

@@ -3,6 +3,7 @@
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
 #include <gloo/alltoall.h>
+#include <gloo/alltoallv.h>
 #include <gloo/context.h>
 #include <gloo/math.h>
 #include <gloo/reduce_scatter.h>
@@ -61,6 +62,17 @@ inline void stock_all_to_all(const std::shared_ptr<gloo::Context>& context, floa
   options.setOutput(output, static_cast<std::size_t>(elems * context->size));
   options.setTag(tag);
   gloo::alltoall(options);
+}
+
+/// counts[j] elements to rank j, and as many from it.
+inline void stock_uneven_all_to_all(const std::shared_ptr<gloo::Context>& context, float* input,
+                                    float* output, const std::vector<std::int64_t>& counts,
+                                    std::uint32_t tag) {
+  gloo::AlltoallvOptions options(context);
+  options.setInput(input, counts);
+  options.setOutput(output, counts);
+  options.setTag(tag);
+  gloo::alltoallv(options);
 }
 
 /// All-to-all, then a sum of what came, in rank order.

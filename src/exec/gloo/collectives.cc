@@ -6,12 +6,14 @@
 #include <array>
 #include <cstring>
 #include <new>
+#include <span>
 #include <utility>
 
 #include "base/check.h"
 #include "base/interval.h"
 #include "engine/exactness.h"
 #include "exec/gloo/exchange.h"
+#include "exec/slots.h"
 
 namespace hpsim {
 
@@ -29,6 +31,35 @@ template <class T>
 std::int64_t bytes_of(std::int64_t elems) {
   return elems * static_cast<std::int64_t>(sizeof(T));
 }
+
+/// What goes to each member, or comes from it, in one buffer of an all_to_all.
+template <class Byte>
+class BufferSlots {
+ public:
+  template <class Void>
+  BufferSlots(Void* buffer, std::span<const std::int64_t> counts, std::int64_t elems, DType dtype,
+              std::int64_t num_members)
+      : buffer_(static_cast<Byte*>(buffer)),
+        slots_(slots_of(counts, elems, num_members)),
+        elem_bytes_(size_bytes(dtype)) {}
+
+  [[nodiscard]] Byte* data(std::int64_t member) const {
+    return buffer_ + at(member).begin * elem_bytes_;
+  }
+  /// In bytes.
+  [[nodiscard]] std::int64_t size(std::int64_t member) const {
+    return at(member).length() * elem_bytes_;
+  }
+
+ private:
+  [[nodiscard]] Interval at(std::int64_t member) const {
+    return slots_[static_cast<std::size_t>(member)];
+  }
+
+  Byte* buffer_;
+  std::vector<Interval> slots_;
+  std::int64_t elem_bytes_;
+};
 
 }  // namespace
 
@@ -78,15 +109,19 @@ bool GlooCollectives::run(const CollectiveCall& call, const std::vector<Rank>& m
   const auto found = std::find(members.begin(), members.end(), rank_);
   HPSIM_CHECK(found != members.end() && members.size() > 1, "rank {} is not in a group of {}",
               rank_.value, members.size());
-  HPSIM_CHECK(call.elems_in > 0 && call.elems_out > 0, "a collective of {} to {} elements",
-              call.elems_in, call.elems_out);
+  HPSIM_CHECK(!call.counts_in.empty() || (call.elems_in > 0 && call.elems_out > 0),
+              "a collective of {} to {} elements", call.elems_in, call.elems_out);
   const Group group{members, found - members.begin()};
   sum_rounded_ = false;
-  if (call.dtype == DType::Float32) {
-    run_typed<float>(call, group, tag);
+  if (call.op == CollectiveOp::AllGather) {
+    all_gather(call, group, tag);
+  } else if (call.op == CollectiveOp::AllToAll) {
+    all_to_all(call, group, tag);
+  } else if (call.dtype == DType::Float32) {
+    reduce<float>(call, group, tag);
   } else {
-    HPSIM_CHECK(call.dtype == DType::Float64, "no collectives in {}", name_of(call.dtype));
-    run_typed<double>(call, group, tag);
+    HPSIM_CHECK(call.dtype == DType::Float64, "no sums in {}", name_of(call.dtype));
+    reduce<double>(call, group, tag);
   }
   return sum_rounded_;
 }
@@ -112,54 +147,57 @@ void GlooCollectives::sum_in_order(const std::vector<const T*>& sources, T* outp
   sum_rounded_ = sum_rounded_ || watch.was_inexact();
 }
 
-template <class T>
-void GlooCollectives::run_typed(const CollectiveCall& call, const Group& group, std::uint64_t tag) {
-  const T* const input = static_cast<const T*>(call.input);
-  T* const output = static_cast<T*>(call.output);
-  switch (call.op) {
-    case CollectiveOp::AllGather:
-      return all_gather(group, input, output, call.elems_in, tag);
-    case CollectiveOp::ReduceScatter:
-      return reduce_scatter(group, input, output, call.elems_out, tag);
-    case CollectiveOp::AllReduce:
-      HPSIM_CHECK(call.input == call.output, "all_reduce works in place");
-      return bytes_of<T>(call.elems_in) <= kOneRoundBytes
-                 ? all_reduce_in_one_round(group, output, call.elems_in, tag)
-                 : all_reduce_in_two_rounds(group, output, call.elems_in, tag);
-    case CollectiveOp::AllToAll:
-      HPSIM_CHECK(call.elems_in == call.elems_out && call.elems_in % group.size() == 0,
-                  "an all_to_all of {} to {} elements among {}", call.elems_in, call.elems_out,
-                  group.size());
-      return all_to_all(group, input, output, call.elems_in / group.size(), tag);
+void GlooCollectives::all_gather(const CollectiveCall& call, const Group& group,
+                                 std::uint64_t tag) {
+  Exchange exchange(*context_, waiting_for_, tag, kOnePiece);
+  const std::int64_t size = call.elems_in * size_bytes(call.dtype);
+  auto* const output = static_cast<std::byte*>(call.output);
+  group.for_each_peer(
+      [&](std::int64_t peer) { exchange.receive(group.rank(peer), output + peer * size, size); });
+  group.for_each_peer(
+      [&](std::int64_t peer) { exchange.send(group.rank(peer), call.input, size); });
+  std::byte* const own = output + group.me * size;
+  if (own != call.input) std::memcpy(own, call.input, static_cast<std::size_t>(size));
+  exchange.finish_receives();
+  exchange.finish_sends();
+}
+
+void GlooCollectives::all_to_all(const CollectiveCall& call, const Group& group,
+                                 std::uint64_t tag) {
+  const BufferSlots<const std::byte> sent(call.input, call.counts_in, call.elems_in, call.dtype,
+                                          group.size());
+  const BufferSlots<std::byte> expected(call.output, call.counts_out, call.elems_out, call.dtype,
+                                        group.size());
+  const std::int64_t own_size = sent.size(group.me);
+  HPSIM_CHECK(own_size == expected.size(group.me),
+              "rank {} sends {} bytes to itself, but expects {}", rank_.value, own_size,
+              expected.size(group.me));
+  Exchange exchange(*context_, waiting_for_, tag, kOnePiece);
+  group.for_each_peer([&](std::int64_t peer) {
+    exchange.receive(group.rank(peer), expected.data(peer), expected.size(peer));
+  });
+  group.for_each_peer([&](std::int64_t peer) {
+    exchange.send(group.rank(peer), sent.data(peer), sent.size(peer));
+  });
+  if (own_size > 0) {
+    std::memcpy(expected.data(group.me), sent.data(group.me), static_cast<std::size_t>(own_size));
   }
-}
-
-template <class T>
-void GlooCollectives::all_gather(const Group& group, const T* input, T* output, std::int64_t elems,
-                                 std::uint64_t tag) {
-  Exchange exchange(*context_, waiting_for_, tag, kOnePiece);
-  const std::int64_t size = bytes_of<T>(elems);
-  group.for_each_peer(
-      [&](std::int64_t peer) { exchange.receive(group.rank(peer), output + peer * elems, size); });
-  group.for_each_peer([&](std::int64_t peer) { exchange.send(group.rank(peer), input, size); });
-  T* const own = output + group.me * elems;
-  if (own != input) std::copy_n(input, elems, own);
   exchange.finish_receives();
   exchange.finish_sends();
 }
 
 template <class T>
-void GlooCollectives::all_to_all(const Group& group, const T* input, T* output, std::int64_t slot,
-                                 std::uint64_t tag) {
-  Exchange exchange(*context_, waiting_for_, tag, kOnePiece);
-  const std::int64_t size = bytes_of<T>(slot);
-  group.for_each_peer(
-      [&](std::int64_t peer) { exchange.receive(group.rank(peer), output + peer * slot, size); });
-  group.for_each_peer(
-      [&](std::int64_t peer) { exchange.send(group.rank(peer), input + peer * slot, size); });
-  std::copy_n(input + group.me * slot, slot, output + group.me * slot);
-  exchange.finish_receives();
-  exchange.finish_sends();
+void GlooCollectives::reduce(const CollectiveCall& call, const Group& group, std::uint64_t tag) {
+  T* const output = static_cast<T*>(call.output);
+  if (call.op == CollectiveOp::ReduceScatter) {
+    return reduce_scatter(group, static_cast<const T*>(call.input), output, call.elems_out, tag);
+  }
+  HPSIM_CHECK(call.op == CollectiveOp::AllReduce, "unknown collective {}",
+              static_cast<int>(call.op));
+  HPSIM_CHECK(call.input == call.output, "all_reduce works in place");
+  return bytes_of<T>(call.elems_in) <= kOneRoundBytes
+             ? all_reduce_in_one_round(group, output, call.elems_in, tag)
+             : all_reduce_in_two_rounds(group, output, call.elems_in, tag);
 }
 
 template <class T>

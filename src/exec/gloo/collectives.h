@@ -28,6 +28,10 @@ namespace hpsim {
 /// All-reduces up to 64 KiB, one round of everything to everyone: 0.3-0.4, Gloo's ring 1.0.
 /// Another time, when direct all-gathers took 0.8, 2.8 and 15.0:
 ///   all_to_all      direct sends          0.9   3.0  14.7    Gloo's             1.0   2.9  16.0
+/// As much in slots of 1 : 3 : 5 : 7, on a machine so busy that who is ahead changed between the
+/// five runs; for 1 MiB from one in which it was quiet, for 4 and 16 MiB from another:
+///   all_to_all      equal slots           0.6   3.2  21.4    Gloo's             0.7   3.1  21.8
+///                   uneven slots          0.7   3.1  21.3    Gloo's alltoallv   0.7   3.2  24.2
 /// Pieces of 1 MiB do not make it faster: nothing is computed that could overlap.
 class GlooCollectives {
  public:
@@ -38,10 +42,12 @@ class GlooCollectives {
   GlooCollectives(const GlooCollectives&) = delete;
   GlooCollectives& operator=(const GlooCollectives&) = delete;
 
-  /// Carries out `call` among `members`, in group order; this rank is one of them. When it returns,
+  /// Carries out `call` among `members`, in group order; this rank is one of them. It sends nothing
+  /// to whom it has nothing for: one that neither sends nor gets returns at once. When it returns,
   /// all buffers of `call` may be used again. Returns whether a sum made on this rank rounded (the
   /// INEXACT flag), which exact mode forbids.
-  /// \pre at least two members, distinct; elements > 0; float32 or float64; same tag on all members
+  /// \pre at least two members, distinct; elements > 0, or counts; float32 or float64 where it adds
+  ///      up, any dtype elsewhere; same tag on all members; counts on which any two agree
   /// \throws gloo::IoException if a member is lost or late
   [[nodiscard]] bool run(const CollectiveCall& call, const std::vector<Rank>& members,
                          std::uint64_t tag);
@@ -49,14 +55,10 @@ class GlooCollectives {
  private:
   struct Group;
 
+  void all_gather(const CollectiveCall& call, const Group& group, std::uint64_t tag);
+  void all_to_all(const CollectiveCall& call, const Group& group, std::uint64_t tag);
   template <class T>
-  void run_typed(const CollectiveCall& call, const Group& group, std::uint64_t tag);
-  template <class T>
-  void all_gather(const Group& group, const T* input, T* output, std::int64_t elems,
-                  std::uint64_t tag);
-  template <class T>
-  void all_to_all(const Group& group, const T* input, T* output, std::int64_t slot,
-                  std::uint64_t tag);
+  void reduce(const CollectiveCall& call, const Group& group, std::uint64_t tag);
   template <class T>
   void reduce_scatter(const Group& group, const T* input, T* output, std::int64_t elems,
                       std::uint64_t tag);

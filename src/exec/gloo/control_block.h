@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -66,6 +67,20 @@ class RankSlot {
   std::array<char, 1024> text_{};
 };
 
+/// How many elements one rank says that it sends to another, or expects of it; one process writes,
+/// others read, nobody waits.
+class AnnouncedCount {
+ public:
+  void write(std::uint64_t tag, std::int64_t elems);
+  /// The count, if the last word is about the collective with this tag.
+  [[nodiscard]] std::optional<std::int64_t> read(std::uint64_t tag) const;
+
+ private:
+  static constexpr std::int64_t kUnsaid = -1;
+  std::atomic<std::uint64_t> tag_{0};
+  std::atomic<std::int64_t> elems_{kUnsaid};
+};
+
 /// Bytes that one rank publishes to the others, each written once: see SharedStore.
 struct StoreArea {
   std::atomic<std::uint64_t> used{0};  ///< bytes of `data` that are complete
@@ -83,6 +98,11 @@ class ControlBlock {
   [[nodiscard]] RankSlot& slot(Rank rank) const;
   [[nodiscard]] StoreArea& store(Rank rank) const;
 
+  /// What `from` sends to `to`, as `from` says.
+  [[nodiscard]] AnnouncedCount& sent_count(Rank from, Rank to) const;
+  /// What `from` sends to `to`, as `to` says.
+  [[nodiscard]] AnnouncedCount& expected_count(Rank from, Rank to) const;
+
   /// Counts what ranks have published; a futex.
   [[nodiscard]] std::atomic<std::uint32_t>& store_version() const { return *store_version_; }
   /// Counts the ranks that met at the end; a futex.
@@ -92,12 +112,15 @@ class ControlBlock {
   }
 
  private:
+  [[nodiscard]] AnnouncedCount* counts_said_by(Rank rank) const;
+
   std::int64_t num_ranks_;
   std::shared_ptr<std::byte> memory_;
   std::atomic<std::uint32_t>* store_version_ = nullptr;
   std::atomic<std::uint32_t>* met_ = nullptr;
   RankSlot* slots_ = nullptr;
   StoreArea* stores_ = nullptr;
+  std::byte* counts_ = nullptr;  ///< of each rank: sent to all ranks, then expected of all
 };
 
 }  // namespace hpsim

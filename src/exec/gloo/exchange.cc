@@ -9,12 +9,16 @@ namespace hpsim {
 namespace {
 
 // Pieces need slots that nothing else in the run has. The finaliser of splitmix64 is one-to-one, so
-// slots collide only where tag + number * constant does.
-std::uint64_t slot_of(std::uint64_t tag, std::uint64_t number) {
-  std::uint64_t z = tag + number * 0x9E3779B97F4A7C15;
+// slots of messages of one size collide only where tag + number * constant does.
+std::uint64_t mixed(std::uint64_t z) {
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9;
   z = (z ^ (z >> 27)) * 0x94D049BB133111EB;
   return z ^ (z >> 31);
+}
+
+std::uint64_t slot_of(std::uint64_t tag, std::int64_t message_bytes, std::uint64_t number) {
+  constexpr std::uint64_t kGolden = 0x9E3779B97F4A7C15;
+  return mixed(mixed(tag + number * kGolden) + static_cast<std::uint64_t>(message_bytes) * kGolden);
 }
 
 int gloo_rank(Rank rank) {
@@ -36,12 +40,13 @@ template <class Visit>
 void Exchange::for_each_piece(std::int64_t size_bytes, Visit visit) const {
   std::uint64_t number = 0;
   for (std::int64_t begin = 0; begin < size_bytes; begin += piece_bytes_) {
-    visit(slot_of(tag_, number++), static_cast<std::size_t>(begin),
+    visit(slot_of(tag_, size_bytes, number++), static_cast<std::size_t>(begin),
           static_cast<std::size_t>(std::min(piece_bytes_, size_bytes - begin)));
   }
 }
 
 void Exchange::receive(Rank peer, void* data, std::int64_t size_bytes) {
+  if (size_bytes == 0) return;
   incoming_.push_back(make_message(peer, data, size_bytes));
   auto& buffer = *incoming_.back().buffer;
   waiting_for_.store(peer.value, std::memory_order_relaxed);  // throws if the peer is lost already
@@ -52,6 +57,7 @@ void Exchange::receive(Rank peer, void* data, std::int64_t size_bytes) {
 }
 
 void Exchange::send(Rank peer, const void* data, std::int64_t size_bytes) {
+  if (size_bytes == 0) return;
   // Gloo takes what it sends as mutable, and does not change it.
   outgoing_.push_back(make_message(peer, const_cast<void*>(data), size_bytes));
   auto& buffer = *outgoing_.back().buffer;

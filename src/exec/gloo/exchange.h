@@ -14,11 +14,13 @@
 namespace hpsim {
 
 /// The messages of one collective between this rank and its peers, cut into pieces of at most
-/// `piece_bytes` that travel in slots made from `tag`. Receive before you send: data then flows
-/// without being announced first.
+/// `piece_bytes` that travel in slots made from `tag` and the size of the message. Receive before
+/// you send: data then flows without being announced first.
 ///
-///   tags 7 and 7    meet
-///   tags 7 and 8    never meet; both wait until the timeout
+///   tags 7 and 7, 12 bytes sent, 12 expected    meet
+///   tags 7 and 8                                never meet; both wait until the timeout
+///   tags 7 and 7, 12 bytes sent, 8 expected     never meet: Gloo would cut off what is too much
+///   0 bytes                                     no message: Gloo dies of it
 class Exchange {
  public:
   /// `waiting_for` names the rank that is needed to go on, -1 when none; others may read it.

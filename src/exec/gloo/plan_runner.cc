@@ -88,8 +88,10 @@ void PlanRunner::run_step(std::int64_t plan_step) {
     Member& member = member_along(step.collective->dims);
     const std::uint64_t tag =
         collective_tag(plan_, plan_step, member.group_index, call->elems_in, call->elems_out);
-    // What TP leaves of a bucket may be nothing: then there is nothing to send.
-    const bool rounded = call->elems_in > 0 && session_.communicate(*call, member.group, tag);
+    // What TP leaves of a bucket may be nothing, on all members: then there is nothing to send. Of
+    // what is routed, others may have something, and the group counts this collective.
+    const bool is_entered = step.collective->is_routed || call->elems_in > 0;
+    const bool rounded = is_entered && session_.communicate(*call, member.group, tag);
     if (rounded && plan_.scenario.is_exact()) {
       result_.step_record(session_.rank(), step.step).inexact = 1;
     }

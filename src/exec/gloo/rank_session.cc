@@ -3,6 +3,7 @@
 #include <gloo/common/error.h>
 
 #include "base/check.h"
+#include "exec/gloo/announced_counts.h"
 #include "exec/gloo/connect.h"
 #include "exec/shared_memory.h"
 
@@ -45,6 +46,7 @@ bool RankSession::communicate(const CollectiveCall& call, RankGroup& group, std:
   status_.elems_in = call.elems_in;
   status_.elems_out = call.elems_out;
   enter(RankState::Communicating);
+  if (!call.counts_in.empty()) announce_counts(control_, call, group.members, rank_, tag);
   const bool rounded = collectives_->run(call, group.members, tag);
   enter(RankState::Computing);
   return rounded;

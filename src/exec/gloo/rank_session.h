@@ -33,8 +33,9 @@ class RankSession {
   void enter_step(std::int64_t plan_step);
   /// The same for a step with a collective, which the rank has yet to enter.
   void prepare_collective(std::int64_t plan_step);
-  /// Carries out the collective of the step, and returns whether a sum rounded.
-  /// \throws as GlooCollectives::run
+  /// Carries out the collective of the step, and returns whether a sum rounded. Of one with counts,
+  /// every member tells, even one that sends and gets nothing: the group counts its collectives.
+  /// \throws as GlooCollectives::run, announce_counts
   [[nodiscard]] bool communicate(const CollectiveCall& call, RankGroup& group, std::uint64_t tag);
   /// Waits until all ranks have come here. \throws gloo::IoException after the timeout
   void meet();

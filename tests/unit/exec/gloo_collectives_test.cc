@@ -7,15 +7,14 @@
 #include <chrono>
 #include <cstring>
 #include <numeric>
-#include <span>
 #include <vector>
 
 #include "base/interval.h"
 #include "exec/gloo/supervisor.h"
 #include "exec/shared_memory.h"
-#include "mesh/group.h"
 #include "support/catch.h"
 #include "tensor/fill.h"
+#include "unit/exec/mesh_groups.h"
 
 namespace hpsim {
 namespace {
@@ -97,21 +96,6 @@ void run_case(RankSession& session, RankGroup& group, CollectiveOp op, DType dty
   if (!in_place) tally.wrong += input != own;
 }
 
-/// Every group of the mesh that this rank is in, over each set of dims with more than one rank.
-std::vector<RankGroup> groups_in(const Mesh& mesh, Rank rank) {
-  std::vector<MeshDims> choices{{0}};
-  if (mesh.num_dims() == 2) choices = {{0}, {1}, {0, 1}};
-  std::vector<RankGroup> groups;
-  for (const MeshDims& dims : choices) {
-    if (mesh.size(dims) < 2) continue;
-    RankGroup group;
-    group.members = group_of(mesh, dims, rank);
-    group.id = groups.size() * 100 + static_cast<std::uint64_t>(group.members.front().value);
-    groups.push_back(group);
-  }
-  return groups;
-}
-
 void check_all_collectives(const Mesh& mesh) {
   const auto block = map_shared(sizeof(Tally));
   Tally& tally = *new (block.get()) Tally;
@@ -157,107 +141,6 @@ TEST_CASE("collectives of sub-groups follow the order of the mesh, not of rank n
   check_all_collectives(Mesh({2, 2}, {"rep", "fsdp"}, {3, 0, 2, 1}));
   check_all_collectives(Mesh({2, 3}, {"rep", "fsdp"}, {5, 1, 0, 4, 2, 3}));
   check_all_collectives(Mesh({2, 4}, {"rep", "fsdp"}, {7, 2, 5, 0, 1, 6, 3, 4}));
-}
-
-/// Bits that tell what a message is and where it begins: 8 ranks, 16 cases, 2^20 elements. Taken as
-/// floating point they are no NaN, and copying keeps them.
-template <class Bits>
-Bits first_label(Rank from, Rank to, std::int64_t case_number) {
-  return static_cast<Bits>((case_number % 16 * 8 + from.value) * 8 + to.value) << 20;
-}
-
-constexpr std::int64_t kLargestSlotBytes = 4 << 20;
-
-/// One element; odd; a little over 64 KiB; the largest.
-template <class Bits>
-std::vector<std::size_t> slots_of() {
-  return {1, 7, (64 << 10) / sizeof(Bits) + 3, kLargestSlotBytes / sizeof(Bits)};
-}
-
-/// Memory of one rank, used again and again: fresh pages cost more than the exchange.
-struct Buffers {
-  explicit Buffers(std::int64_t num_ranks)
-      : input(static_cast<std::size_t>(num_ranks * kLargestSlotBytes)), output(input.size()) {}
-  std::vector<std::byte> input, output;
-};
-
-/// Elements that are not `first`, `first` + 1, ...
-template <class Bits>
-std::int64_t count_wrong(std::span<const Bits> slot, Bits first) {
-  std::int64_t wrong = 0;
-  for (std::size_t i = 0; i < slot.size(); ++i)
-    wrong += slot[i] != first + static_cast<Bits>(i);
-  return wrong;
-}
-
-template <class Bits>
-void run_all_to_all(RankSession& session, RankGroup& group, DType dtype, std::size_t slot,
-                    std::int64_t case_number, Buffers& buffers, Tally& tally) {
-  const Rank me = session.rank();
-  const std::size_t elems = slot * group.members.size();
-  const std::span<Bits> input(reinterpret_cast<Bits*>(buffers.input.data()), elems);
-  const std::span<Bits> output(reinterpret_cast<Bits*>(buffers.output.data()), elems);
-  for (std::size_t m = 0; m < group.members.size(); ++m) {
-    const std::span<Bits> to = input.subspan(m * slot, slot);
-    std::iota(to.begin(), to.end(), first_label<Bits>(me, group.members[m], case_number));
-  }
-  std::fill(output.begin(), output.end(), ~Bits{0});
-  const auto count = static_cast<std::int64_t>(elems);
-  (void)session.communicate(
-      {0, CollectiveOp::AllToAll, dtype, input.data(), output.data(), count, count}, group,
-      static_cast<std::uint64_t>(case_number));
-  for (std::size_t m = 0; m < group.members.size(); ++m) {
-    const Rank peer = group.members[m];
-    tally.wrong +=
-        count_wrong<Bits>(output.subspan(m * slot, slot), first_label<Bits>(peer, me, case_number));
-    tally.wrong +=
-        count_wrong<Bits>(input.subspan(m * slot, slot), first_label<Bits>(me, peer, case_number));
-  }
-  tally.compared += count;
-}
-
-void check_all_to_all(const Mesh& mesh) {
-  const auto block = map_shared(sizeof(Tally));
-  Tally& tally = *new (block.get()) Tally;
-  const std::int64_t n = mesh.num_ranks();
-  const auto describe = [](std::int64_t) { return std::string("a case"); };
-  RunOptions options;
-  options.timeout_s = 60;
-  const RanksRun run = run_ranks(n, options, describe, [&](RankSession& session) {
-    Buffers buffers(n);
-    std::int64_t case_number = 0;
-    for (RankGroup& group : groups_in(mesh, session.rank())) {
-      for (const std::size_t slot : slots_of<std::uint32_t>()) {
-        run_all_to_all<std::uint32_t>(session, group, DType::Float32, slot, ++case_number, buffers,
-                                      tally);
-      }
-      for (const std::size_t slot : slots_of<std::uint64_t>()) {
-        run_all_to_all<std::uint64_t>(session, group, DType::Float64, slot, ++case_number, buffers,
-                                      tally);
-      }
-    }
-  });
-  // By hand: 1 + 7 + (16,384 + 3) + 1,048,576 float32 of each member, and 1 + 7 + (8,192 + 3) +
-  // 524,288 float64.
-  std::int64_t expected_count = 0;
-  for (const RankGroup& group : groups_in(mesh, Rank{0}))
-    expected_count += n * static_cast<std::int64_t>(group.members.size()) * (1'064'971 + 532'491);
-  CHECK(tally.compared == expected_count);
-  CHECK(tally.wrong == 0);
-  CHECK(run.output == "");
-}
-
-TEST_CASE("an all-to-all hands slot j to member j and keeps them in group order, on 2 to 8 ranks") {
-  for (std::int64_t n = 2; n <= 8; ++n) {
-    CAPTURE(n);
-    check_all_to_all(Mesh({n}, {"tp"}));
-  }
-}
-
-TEST_CASE("an all-to-all of a sub-group follows the order of the mesh, not of rank numbers") {
-  check_all_to_all(Mesh({2, 2}, {"fsdp", "tp"}, {3, 0, 2, 1}));
-  check_all_to_all(Mesh({2, 3}, {"fsdp", "tp"}, {5, 1, 0, 4, 2, 3}));
-  check_all_to_all(Mesh({2, 4}, {"fsdp", "tp"}, {7, 2, 5, 0, 1, 6, 3, 4}));
 }
 
 constexpr std::array<CollectiveOp, 4> kOps = {CollectiveOp::AllGather, CollectiveOp::ReduceScatter,

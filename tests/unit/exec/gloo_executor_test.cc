@@ -1,17 +1,23 @@
 #include "exec/gloo/gloo_executor.h"
 
+#include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <numeric>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "exec/gloo/plan_runner.h"
+#include "exec/gloo/supervisor.h"
 #include "exec/local.h"
+#include "exec/shared_memory.h"
 #include "plan/build_plan.h"
 #include "plan/verify_plan.h"
 #include "support/catch.h"
 #include "support/scenarios.h"
 #include "unit/exec/leftovers.h"
+#include "unit/exec/uneven_counts.h"
 
 namespace hpsim {
 namespace {
@@ -135,6 +141,84 @@ TEST_CASE("twenty runs in a row leave nothing behind and give the same bytes") {
                       static_cast<std::size_t>(first.layout().size_bytes())) == 0);
   }
   CHECK(leftovers() == before);
+}
+
+/// Asks for an all-to-all of given counts at every step with a collective, and does nothing else.
+class DealingEngine : public RankEngine {
+ public:
+  DealingEngine(const CountMatrix& matrix, Rank rank)
+      : sent_(matrix.sent_by(static_cast<std::size_t>(rank.value))),
+        expected_(matrix.sent_to(static_cast<std::size_t>(rank.value))),
+        input_(sum_of(sent_), static_cast<float>(rank.value)),
+        output_(sum_of(expected_), -1.0F) {}
+
+  [[nodiscard]] const std::vector<float>& output() const { return output_; }
+
+  std::optional<CollectiveCall> begin(std::int64_t plan_step) override {
+    return CollectiveCall{.plan_step = plan_step,
+                          .op = CollectiveOp::AllToAll,
+                          .input = input_.data(),
+                          .output = output_.data(),
+                          .elems_in = static_cast<std::int64_t>(input_.size()),
+                          .elems_out = static_cast<std::int64_t>(output_.size()),
+                          .counts_in = sent_,
+                          .counts_out = expected_};
+  }
+  void finish(std::int64_t /*plan_step*/) override {}
+
+ private:
+  static std::size_t sum_of(const std::vector<std::int64_t>& counts) {
+    return static_cast<std::size_t>(std::accumulate(counts.begin(), counts.end(), std::int64_t{0}));
+  }
+
+  std::vector<std::int64_t> sent_, expected_;
+  std::vector<float> input_, output_;
+};
+
+/// Three ranks of a plan whose first two collectives are routed.
+Plan routed_plan() {
+  Plan plan = build_plan(fsdp_scenario(elementwise_model({{"w", {7, 8}}}), 3));
+  for (Step& step : plan.steps) {
+    if (!step.collective) continue;
+    step.collective->op = CollectiveOp::AllToAll;
+    step.collective->is_routed = true;
+  }
+  return plan;
+}
+
+TEST_CASE("a rank that only gets, or has nothing to do, is in step with the others") {
+  // Rank 1 sends two elements to rank 0, rank 2 has nothing to do.
+  const CountMatrix matrix{"", {{0, 0, 0}, {2, 0, 0}, {0, 0, 0}}};
+  const Plan plan = routed_plan();
+  std::vector<std::int64_t> collectives;
+  for (std::size_t i = 0; i < plan.steps.size(); ++i) {
+    if (plan.steps[i].collective) collectives.push_back(static_cast<std::int64_t>(i));
+  }
+  REQUIRE(collectives.size() >= 2);
+  ResultLayout layout(plan, false);
+  auto block = map_shared(layout.size_bytes());
+  RunResult result("gloo", std::move(layout), std::move(block));
+  const auto right = map_shared(sizeof(std::atomic<int>));
+  auto& num_right = *new (right.get()) std::atomic<int>(0);
+  RunOptions options;
+  options.timeout_s = 20;
+  const auto describe = [&](std::int64_t plan_step) { return describe_step(plan, plan_step); };
+  (void)run_ranks(3, options, describe, [&](RankSession& session) {
+    DealingEngine engine(matrix, session.rank());
+    PlanRunner runner(plan, engine, session, result);
+    for (const std::int64_t plan_step : {collectives[0], collectives[1]})
+      runner.run_step(plan_step);
+    const std::vector<float> want(session.rank() == Rank{0} ? 2 : 0, 1.0F);
+    num_right += engine.output() == want && session.slot().read().sequence == 1;
+  });
+  CHECK(num_right == 3);
+  for (const std::int64_t rank : {0, 1, 2}) {
+    REQUIRE(result.rank_record(Rank{rank}).num_collectives == 2);
+    const auto* const executed = result.executed(Rank{rank});
+    CHECK(executed[1].elems_in == (rank == 1 ? 2 : 0));
+    CHECK(executed[1].elems_out == (rank == 0 ? 2 : 0));
+    CHECK(executed[1].tag == result.executed(Rank{0})[1].tag);
+  }
 }
 
 TEST_CASE("steps of a plan are named by what they do, to what, and when") {
