@@ -19,8 +19,9 @@
 //       all rows, most of whose terms are 0, as an embedding's.
 //   ds  as in attention (tracked_attention.cc) of one query, whose values are t in C and else 0:
 //       by dy    p_j (t_j - y) . d(dy)
-//       by t and rounding of dp, W_e = sum_f dy² Var(t) + c dim (sum (dy t)² + dp²): p_j (w_j -
-//       sum p w)
+//       by t and rounding of dp: p_j (w_j - sum p w). An error of h is in all t that it makes, so
+//       dp takes it by dh: W_e = sum dh² Var(h) + sum dy² Var(t of an exact h)
+//       + c dim (sum (dy t)² + dp²)
 //       by e    ds_j e_j - sum_l (ds_j p_l + p_j ds_l) e_l
 //       D's own rounding, c ((top_k + 2) sum (p dp)² + top_k D²): -p_j; by L: p_j D - ds_j; both
 //       are common to a row. Router rows that are alike would add them up, |sum b_j r_j|² <= (sum
@@ -70,7 +71,8 @@ TrackedSoftmax softmax_of(Rounding rounding, const TrackedTensor& logits) {
 /// What an expert gives to one of the places of every row's choice.
 struct Branch {
   TrackedTensor whole;
-  Matrix term_squares;  ///< of those that a run may add to other branches' in any order
+  Matrix term_squares;      ///< of those that a run may add to other branches' in any order
+  Column product_variance;  ///< of dy . whole, by errors of `whole`; where it is asked for
 };
 
 struct Branches {
@@ -79,7 +81,7 @@ struct Branches {
 
   Branches(std::int64_t top_k, std::int64_t rows, std::int64_t cols, double terms)
       : num_terms(terms) {
-    const Branch empty{tracked_zeros(rows, cols), Matrix::Zero(rows, cols)};
+    const Branch empty{tracked_zeros(rows, cols), Matrix::Zero(rows, cols), Column::Zero(rows)};
     of_slot.assign(static_cast<std::size_t>(top_k), empty);
   }
 };
@@ -90,14 +92,15 @@ struct Visitors {
   std::vector<std::size_t> slots;
 };
 
-void scatter(const TrackedTensor& whole, const Matrix& term_squares, const Visitors& from,
-             Branches& to) {
+void scatter(const Branch& part, const Visitors& from, Branches& to) {
   for (std::size_t i = 0; i < from.rows.size(); ++i) {
     const auto at = static_cast<Eigen::Index>(i);
+    const std::int64_t row = from.rows[i];
     Branch& branch = to.of_slot[from.slots[i]];
-    branch.whole.value.map().row(from.rows[i]) = whole.value.map().row(at);
-    branch.whole.variance_map().row(from.rows[i]) = whole.variance_map().row(at);
-    branch.term_squares.row(from.rows[i]) = term_squares.row(at);
+    branch.whole.value.map().row(row) = part.whole.value.map().row(at);
+    branch.whole.variance_map().row(row) = part.whole.variance_map().row(at);
+    branch.term_squares.row(row) = part.term_squares.row(at);
+    if (part.product_variance.size() > 0) branch.product_variance[row] = part.product_variance[at];
   }
 }
 
@@ -225,7 +228,6 @@ class Router {
   [[nodiscard]] Choices products_with(const Branches& branches, const TrackedTensor& y,
                                       const TrackedTensor& dy) const {
     const Matrix dy_variance = variances_of(dy);
-    const Matrix dy_square = dy.value.map().cwiseAbs2();
     const Column of_y = dy_variance.cwiseProduct(y.value.map().cwiseAbs2()).rowwise().sum();
     Choices result{Matrix::Zero(rows_.p.rows(), rows_.p.cols()), {}, {}};
     result.dp_variance = result.dp;
@@ -234,7 +236,7 @@ class Router {
       const TrackedTensor& t = branches.of_slot[slot].whole;
       const Matrix terms = t.value.map().cwiseProduct(dy.value.map());
       const Column dp = terms.rowwise().sum();
-      const Column w = (dy_square + dy_variance).cwiseProduct(t.variance_map()).rowwise().sum() +
+      const Column w = branches.of_slot[slot].product_variance +
                        c_ * static_cast<double>(terms.cols()) *
                            (terms.cwiseAbs2().rowwise().sum() + dp.cwiseAbs2());
       const Matrix distance = t.value.map() - y.value.map();
@@ -257,17 +259,23 @@ class Router {
   std::int64_t top_k_;
 };
 
-/// One expert's matrices.
-struct Expert {
-  TrackedTensor w1, w2, w3;
-};
-
 TrackedTensor part_of(const TrackedTensor& all, std::int64_t expert, std::int64_t count) {
   Rows rows(static_cast<std::size_t>(all.value.rows / count));
   for (std::size_t i = 0; i < rows.size(); ++i)
     rows[i] = expert * static_cast<std::int64_t>(rows.size()) + static_cast<std::int64_t>(i);
   return gathered(all, rows);
 }
+
+/// One expert's matrices.
+struct Expert {
+  TrackedTensor w1, w2, w3;
+
+  Expert(const ModuleSpec& spec, std::int64_t index, const TrackedTensor& all_w1,
+         const TrackedTensor& all_w2, const TrackedTensor& all_w3)
+      : w1(part_of(all_w1, index, spec.num_experts)),
+        w2(part_of(all_w2, index, spec.num_experts)),
+        w3(part_of(all_w3, index, spec.num_experts)) {}
+};
 
 void store_part(const TrackedTensor& part, std::int64_t expert, TrackedTensor& all) {
   const std::int64_t first = expert * part.value.rows;
@@ -288,6 +296,46 @@ Hidden hidden_of(TrackedArithmetic& arithmetic, const Expert& expert, TrackedTen
   return result;
 }
 
+Branch output_of(TrackedArithmetic& arithmetic, const Expert& expert, const Hidden& hidden) {
+  TrackedTensor t = arithmetic.linear(hidden.h, expert.w2, nullptr);
+  Matrix squares = t.value.map().cwiseAbs2();
+  return {std::move(t), std::move(squares), {}};
+}
+
+/// See W above.
+Column product_variance(TrackedArithmetic& arithmetic, const Expert& expert, const Hidden& hidden,
+                        const TrackedTensor& dy, const TrackedTensor& dh) {
+  const TrackedTensor exact_h{hidden.h.value, {}};
+  const Matrix of_t = variances_of(arithmetic.linear(exact_h, expert.w2, nullptr));
+  const Matrix dh_square = dh.value.map().cwiseAbs2() + dh.variance_map();
+  const Matrix dy_square = dy.value.map().cwiseAbs2() + dy.variance_map();
+  return dh_square.cwiseProduct(hidden.h.variance_map()).rowwise().sum() +
+         dy_square.cwiseProduct(of_t).rowwise().sum();
+}
+
+/// Of an expert's rows, without p.
+struct RowGradients {
+  TrackedTensor dy, a, b;
+  Branch output, x;
+};
+
+RowGradients row_gradients(TrackedArithmetic& arithmetic, const Expert& expert,
+                           const Hidden& hidden, TrackedTensor dy) {
+  RowGradients result;
+  const TrackedTensor dh = arithmetic.input_gradient(dy, expert.w2);
+  result.output = output_of(arithmetic, expert, hidden);
+  result.output.product_variance = product_variance(arithmetic, expert, hidden, dy, dh);
+  auto [da, db] = arithmetic.silu_gate_gradients(hidden.a, hidden.b, dh);
+  const TrackedTensor by_a = arithmetic.input_gradient(da, expert.w1);
+  const TrackedTensor by_b = arithmetic.input_gradient(db, expert.w3);
+  result.x.whole = arithmetic.sum(by_a, by_b);
+  result.x.term_squares = by_a.value.map().cwiseAbs2() + by_b.value.map().cwiseAbs2();
+  result.dy = std::move(dy);
+  result.a = std::move(da);
+  result.b = std::move(db);
+  return result;
+}
+
 }  // namespace
 
 ExpertRoutes TrackedArithmetic::route(const ModuleSpec& spec, const TrackedTensor& logits) {
@@ -301,11 +349,9 @@ TrackedTensor TrackedArithmetic::experts(const ModuleSpec& spec, const TrackedTe
   Branches outputs(spec.top_k, x.value.rows, x.value.cols, 1);
   for (std::int64_t e = 0; e < spec.num_experts; ++e) {
     const Visitors visitors = router.visitors_of(e);
-    const Expert expert{part_of(w1, e, spec.num_experts), part_of(w2, e, spec.num_experts),
-                        part_of(w3, e, spec.num_experts)};
+    const Expert expert(spec, e, w1, w2, w3);
     const Hidden hidden = hidden_of(*this, expert, gathered(x, visitors.rows));
-    const TrackedTensor output = linear(hidden.h, expert.w2, nullptr);
-    scatter(output, output.value.map().cwiseAbs2(), visitors, outputs);
+    scatter(output_of(*this, expert, hidden), visitors, outputs);
   }
   return router.mixed(outputs);
 }
@@ -318,38 +364,30 @@ std::array<TrackedTensor, 5> TrackedArithmetic::experts_gradients(
   const std::int64_t num_rows = x.value.rows;
   Branches outputs(spec.top_k, num_rows, x.value.cols, 1);
   Branches of_x(spec.top_k, num_rows, x.value.cols, 2);
-  std::array<TrackedTensor, 3> dw;
-  for (std::size_t i = 0; i < dw.size(); ++i) {
-    const PlainTensor<double>& like = (i == 0 ? w1 : i == 1 ? w2 : w3).value;
-    dw[i] = tracked_zeros(like.rows, like.cols);
-  }
+  TrackedTensor dw1 = tracked_zeros(w1.value.rows, w1.value.cols);
+  TrackedTensor dw2 = tracked_zeros(w2.value.rows, w2.value.cols);
+  TrackedTensor dw3 = tracked_zeros(w3.value.rows, w3.value.cols);
   TrackedTensor rounded_dy = dy;
   if (dy.is_exact()) rounded_dy.variance.resize(dy.value.data.size());
   add_rounding(rounded_dy, 1);
   for (std::int64_t e = 0; e < spec.num_experts; ++e) {
     const Visitors visitors = router.visitors_of(e);
-    const Expert expert{part_of(w1, e, spec.num_experts), part_of(w2, e, spec.num_experts),
-                        part_of(w3, e, spec.num_experts)};
+    const Expert expert(spec, e, w1, w2, w3);
     const Hidden hidden = hidden_of(*this, expert, gathered(x, visitors.rows));
-    const TrackedTensor output = linear(hidden.h, expert.w2, nullptr);
-    scatter(output, output.value.map().cwiseAbs2(), visitors, outputs);
-
-    const TrackedTensor dy_e = gathered(rounded_dy, visitors.rows);
-    const auto [da, db] = silu_gate_gradients(hidden.a, hidden.b, input_gradient(dy_e, expert.w2));
-    const TrackedTensor by_a = input_gradient(da, expert.w1);
-    const TrackedTensor by_b = input_gradient(db, expert.w3);
-    scatter(sum(by_a, by_b), by_a.value.map().cwiseAbs2() + by_b.value.map().cwiseAbs2(), visitors,
-            of_x);
-    const auto gradient = [&](const TrackedTensor& of_rows, const TrackedTensor& input) {
-      return weight_gradient(router.scaled(of_rows, visitors.rows, e), input, visitors.rows,
+    const RowGradients of_rows =
+        row_gradients(*this, expert, hidden, gathered(rounded_dy, visitors.rows));
+    scatter(of_rows.output, visitors, outputs);
+    scatter(of_rows.x, visitors, of_x);
+    const auto gradient = [&](const TrackedTensor& of_terms, const TrackedTensor& input) {
+      return weight_gradient(router.scaled(of_terms, visitors.rows, e), input, visitors.rows,
                              num_rows);
     };
-    store_part(gradient(da, hidden.x), e, dw[0]);
-    store_part(gradient(dy_e, hidden.h), e, dw[1]);
-    store_part(gradient(db, hidden.x), e, dw[2]);
+    store_part(gradient(of_rows.a, hidden.x), e, dw1);
+    store_part(gradient(of_rows.dy, hidden.h), e, dw2);
+    store_part(gradient(of_rows.b, hidden.x), e, dw3);
   }
   return {router.mixed(of_x), router.logit_gradient(outputs, router.mixed(outputs), dy),
-          std::move(dw[0]), std::move(dw[1]), std::move(dw[2])};
+          std::move(dw1), std::move(dw2), std::move(dw3)};
 }
 
 }  // namespace hpsim

@@ -118,10 +118,42 @@ void append_attention(std::vector<Operation>& all) {
   }
 }
 
+/// 12 rows of 8 features by 5 experts of 6.
+void append_experts(std::vector<Operation>& all) {
+  for (const std::int64_t top_k : {1, 2, 5}) {
+    ModuleSpec spec;
+    spec.type = ModuleType::Experts;
+    spec.in_features = 8;
+    spec.hidden = 6;
+    spec.num_experts = 5;
+    spec.top_k = top_k;
+    const std::string name = "top " + std::to_string(top_k) + " experts";
+    all.push_back({name,
+                   {{12, 8}, {12, 5}, {30, 8}, {40, 6}, {30, 8}},
+                   0,
+                   [spec](auto& a, auto& t) {
+                     return Tensors{a.experts(spec, t[0], t[1], t[2], t[3], t[4])};
+                   },
+                   [spec](auto& a, auto& t) {
+                     return Floats{a.experts(spec, t[0], t[1], t[2], t[3], t[4])};
+                   }});
+    all.push_back({name + " gradients",
+                   {{12, 8}, {12, 5}, {30, 8}, {40, 6}, {30, 8}, {12, 8}},
+                   0,
+                   [spec](auto& a, auto& t) {
+                     return listed(a.experts_gradients(spec, t[0], t[1], t[2], t[3], t[4], t[5]));
+                   },
+                   [spec](auto& a, auto& t) {
+                     return a.experts_gradients(spec, t[0], t[1], t[2], t[3], t[4], t[5]);
+                   }});
+  }
+}
+
 std::vector<Operation> operations() {
   std::vector<Operation> all;
   append_norms(all);
   append_attention(all);
+  append_experts(all);
   all.push_back({"sum",
                  {{3, 4}, {3, 4}},
                  0,
