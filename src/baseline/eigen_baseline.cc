@@ -9,6 +9,7 @@
 #include "base/confidence.h"
 #include "base/dtype.h"
 #include "baseline/exact_arithmetic.h"
+#include "baseline/expert_routes.h"
 #include "baseline/reference_pass.h"
 #include "baseline/sample_data.h"
 #include "baseline/tracked_arithmetic.h"
@@ -63,8 +64,14 @@ struct TrackedStep {
   TrackedScalar loss;
   TrackedScalar grad_norm;
   std::vector<TrackedTensor> gradients;
+  std::vector<ExpertRoutes> routes;
   TrackedState after;
 };
+
+bool is_certain(const TrackedStep& step) {
+  return std::none_of(step.routes.begin(), step.routes.end(),
+                      [](const ExpertRoutes& routes) { return routes.near_tie.has_value(); });
+}
 
 TrackedTensor exact_tensor(const ParameterSpec& parameter, const std::vector<double>& values) {
   const MatrixSize size = matrix_size(parameter);
@@ -121,6 +128,7 @@ TrackedStep run_step(const Scenario& scenario, std::int64_t step, const Rounding
     result.after.scatter.push_back(std::move(update.scatter));
   }
   result.gradients = std::move(pass.gradients);
+  result.routes = std::move(pass.routes);
   return result;
 }
 
@@ -160,6 +168,8 @@ ReferenceStep to_reference(const Scenario& scenario, TrackedStep step, const Rou
           to_reference(scenario, std::move(step.after.state[i][s]), rounding));
     }
   }
+  for (ExpertRoutes& routes : step.routes)
+    result.routes.push_back(std::move(routes.experts));
   return result;
 }
 
@@ -188,7 +198,7 @@ ReferenceRun run_derived(const Scenario& scenario, const std::vector<TrainingSta
         run_step(scenario, step, step == 0 ? judged : free, state, !(is_held && is_last));
     result.losses.push_back(to_reference(done.loss, judged));
     result.grad_norms.push_back(to_reference(done.grad_norm, judged));
-    is_lost = is_lost ||
+    is_lost = is_lost || !is_certain(done) ||
               (step > 0 && (is_large(result.losses.back()) || is_large(result.grad_norms.back())));
     if (is_lost) {
       constexpr double kUnbounded = std::numeric_limits<double>::infinity();
@@ -203,6 +213,7 @@ ReferenceRun run_derived(const Scenario& scenario, const std::vector<TrainingSta
     } else if (!is_last) {
       state = done.after;
     }
+    require_certain(scenario, step, done.routes);
     result.steps.push_back(to_reference(scenario, std::move(done), judged));
   }
   return result;

@@ -9,20 +9,23 @@
 #include <vector>
 
 #include "base/check.h"
+#include "baseline/expert_routes.h"
 #include "baseline/sample_data.h"
 #include "model/model_spec.h"
 #include "scenario/scenario.h"
 
 namespace hpsim {
 
-/// Loss of the whole batch and G of every parameter.
+/// Loss of the whole batch, G of every parameter, and where rows went.
 template <class Arithmetic>
 struct PassResult {
   typename Arithmetic::Scalar loss{};
   std::vector<typename Arithmetic::Tensor> gradients;  ///< like Scenario::parameters
+  std::vector<ExpertRoutes> routes;                    ///< like experts_modules
 };
 
-/// Rows and columns of a parameter as a matrix: a weight as it is, everything else one row.
+/// Rows and columns of a parameter as a matrix: a weight as it is, those of experts under one
+/// another, everything else one row.
 struct MatrixSize {
   std::int64_t rows = 1;
   std::int64_t cols = 1;
@@ -32,6 +35,9 @@ struct MatrixSize {
   const bool is_matrix = parameter.kind == ParameterSpec::Kind::LinearWeight ||
                          parameter.kind == ParameterSpec::Kind::EmbeddingWeight;
   if (is_matrix) return {parameter.shape[0], parameter.shape[1]};
+  if (parameter.kind == ParameterSpec::Kind::ExpertWeight) {
+    return {parameter.shape[0] * parameter.shape[1], parameter.shape[2]};
+  }
   return {1, num_elems(parameter.shape)};
 }
 
@@ -64,10 +70,16 @@ class ReferencePass {
   }
 
  private:
-  /// Parameters of a module; -1: none.
+  /// Parameters of a module: weights in their order, and a bias, -1: none.
   struct ModuleParameters {
-    int weight = -1;
+    std::vector<int> weights;
     int bias = -1;
+
+    [[nodiscard]] std::vector<int> all() const {
+      std::vector<int> result = weights;
+      if (bias >= 0) result.push_back(bias);
+      return result;
+    }
   };
 
   [[nodiscard]] bool is_mean() const {
@@ -155,17 +167,20 @@ class ReferencePass {
       ModuleParameters& own = module_parameters_[static_cast<std::size_t>(spec.module)];
       const bool is_bias = spec.kind == ParameterSpec::Kind::LinearBias ||
                            spec.kind == ParameterSpec::Kind::NormBias;
-      (is_bias ? own.bias : own.weight) = i;
+      if (is_bias) {
+        own.bias = i;
+      } else {
+        own.weights.push_back(i);
+      }
     }
     users_left_.resize(scenario_.parameters.size());
     has_gradient_.resize(scenario_.parameters.size());
     for (std::size_t m = 0; m < module_parameters_.size(); ++m) {
       ModuleParameters& own = module_parameters_[m];
       const int tied_to = scenario_.model.modules[m].tied_to;
-      if (tied_to >= 0) own.weight = module_parameters_[static_cast<std::size_t>(tied_to)].weight;
-      for (const int p : {own.weight, own.bias}) {
-        if (p >= 0) ++users_left_[static_cast<std::size_t>(p)];
-      }
+      if (tied_to >= 0) own.weights = module_parameters_[static_cast<std::size_t>(tied_to)].weights;
+      for (const int p : own.all())
+        ++users_left_[static_cast<std::size_t>(p)];
     }
   }
 
@@ -173,7 +188,7 @@ class ReferencePass {
   void find_needed_gradients() {
     needs_gradient_.assign(module_parameters_.size() + 1, false);
     for (std::size_t m = 0; m < module_parameters_.size(); ++m) {
-      bool needs = module_parameters_[m].weight >= 0 || module_parameters_[m].bias >= 0;
+      bool needs = !module_parameters_[m].all().empty();
       for (const int input : inputs_of(scenario_.model, static_cast<int>(m)))
         needs = needs || needs_gradient_[static_cast<std::size_t>(input)];
       needs_gradient_[m + 1] = needs;
@@ -222,8 +237,8 @@ class ReferencePass {
   [[nodiscard]] const Tensor& input(std::size_t module, std::size_t input = 0) const {
     return activations_[input_index(module, input)];
   }
-  [[nodiscard]] const Tensor& weight(std::size_t module) const {
-    return parameter(module_parameters_[module].weight);
+  [[nodiscard]] const Tensor& weight(std::size_t module, std::size_t index = 0) const {
+    return parameter(module_parameters_[module].weights.at(index));
   }
   [[nodiscard]] const Tensor* bias(std::size_t module) const {
     const int bias = module_parameters_[module].bias;
@@ -266,6 +281,10 @@ class ReferencePass {
                                        input(module, 1), input(module, 2));
         case ModuleType::SiluGate:
           return arithmetic_.silu_gate(input(module, 0), input(module, 1));
+        case ModuleType::Experts:
+          result_.routes.push_back(arithmetic_.route(spec, input(module, 1)));
+          return arithmetic_.experts(spec, input(module, 0), input(module, 1), weight(module, 0),
+                                     weight(module, 1), weight(module, 2));
         default:
           return arithmetic_.norm(spec, input(module), weight(module), bias(module));
       }
@@ -279,6 +298,16 @@ class ReferencePass {
     HPSIM_CHECK(gradients_[module + 1], "nothing reads the output of \"{}\"", name);
     const Tensor dy = std::move(*gradients_[module + 1]);
     gradients_[module + 1].reset();
+    if (scenario_.model.modules[module].type == ModuleType::Experts) {
+      backward_experts(module, dy);
+    } else {
+      backward_operation(module, dy);
+    }
+    activations_[module + 1] = {};
+  }
+
+  void backward_operation(std::size_t module, const Tensor& dy) {
+    const std::string& name = scenario_.model.modules[module].name;
     backward_parameters(module, dy);
     const std::vector<int> inputs = inputs_of(scenario_.model, static_cast<int>(module));
     const bool is_needed = std::any_of(inputs.begin(), inputs.end(), [&](int i) {
@@ -288,13 +317,30 @@ class ReferencePass {
       arithmetic_.piece("the gradient of the input of \"" + name + "\"",
                         [&] { backward_inputs(module, dy); });
     }
-    activations_[module + 1] = {};
+  }
+
+  /// Gradients of inputs and weights, which are made of the same numbers.
+  void backward_experts(std::size_t module, const Tensor& dy) {
+    const ModuleSpec& spec = scenario_.model.modules[module];
+    if constexpr (Arithmetic::kIsExact) {
+      HPSIM_CHECK(false, "{} is not exact", name_of(spec.type));
+    } else {
+      auto gradients =
+          arithmetic_.experts_gradients(spec, input(module, 0), input(module, 1), weight(module, 0),
+                                        weight(module, 1), weight(module, 2), dy);
+      pass_on(module, 0, std::move(gradients[0]));
+      pass_on(module, 1, std::move(gradients[1]));
+      const std::vector<int>& weights = module_parameters_[module].weights;
+      for (std::size_t i = 0; i < weights.size(); ++i)
+        add_gradient(weights[i], [&] { return std::move(gradients[2 + i]); });
+    }
   }
 
   void backward_parameters(std::size_t module, const Tensor& dy) {
-    const auto [weight_index, bias_index] = module_parameters_[module];
-    if (weight_index >= 0) add_gradient(weight_index, [&] { return weight_gradient(module, dy); });
-    if (bias_index >= 0) add_gradient(bias_index, [&] { return arithmetic_.bias_gradient(dy); });
+    const ModuleParameters& own = module_parameters_[module];
+    for (const int index : own.weights)
+      add_gradient(index, [&] { return weight_gradient(module, dy); });
+    if (own.bias >= 0) add_gradient(own.bias, [&] { return arithmetic_.bias_gradient(dy); });
   }
 
   [[nodiscard]] Tensor weight_gradient(std::size_t module, const Tensor& dy) {
@@ -323,10 +369,12 @@ class ReferencePass {
       case ModuleType::RmsNorm:
       case ModuleType::AttentionCore:
       case ModuleType::SiluGate:
-      case ModuleType::Experts:
         return backward_inexact(module, dy);
       case ModuleType::Embedding:
         HPSIM_CHECK(false, "tokens have no gradient");
+        return;
+      case ModuleType::Experts:
+        HPSIM_CHECK(false, "see backward_experts");
         return;
       case ModuleType::Relu:
       case ModuleType::Tanh:

@@ -111,10 +111,11 @@ void TrackedArithmetic::set_tokens(const TrackedTensor& tokens) {
     kin_.push_back(num_rows.at(token));
 }
 
-TrackedTensor TrackedArithmetic::with_kin(const TrackedTensor& rows) const {
+TrackedTensor TrackedArithmetic::with_kin(const TrackedTensor& rows,
+                                          const std::vector<double>& kin) {
   TrackedTensor result = rows;
-  for (std::size_t row = 0; !rows.is_exact() && row < kin_.size(); ++row)
-    result.variance_map().row(static_cast<Eigen::Index>(row)) *= kin_[row];
+  for (std::size_t row = 0; !rows.is_exact() && row < kin.size(); ++row)
+    result.variance_map().row(static_cast<Eigen::Index>(row)) *= kin[row];
   return result;
 }
 
@@ -157,20 +158,34 @@ TrackedTensor TrackedArithmetic::linear(const TrackedTensor& x, const TrackedTen
 }
 
 TrackedTensor TrackedArithmetic::weight_gradient(const TrackedTensor& dy, const TrackedTensor& x) {
+  return row_products(dy, x, static_cast<double>(x.value.rows), kin_);
+}
+
+TrackedTensor TrackedArithmetic::weight_gradient(const TrackedTensor& dy, const TrackedTensor& x,
+                                                 const std::vector<std::int64_t>& rows,
+                                                 std::int64_t num_rows) {
+  std::vector<double> kin;
+  for (const std::int64_t row : rows) {
+    if (!kin_.empty()) kin.push_back(kin_[static_cast<std::size_t>(row)]);
+  }
+  return row_products(dy, x, static_cast<double>(num_rows), kin);
+}
+
+TrackedTensor TrackedArithmetic::row_products(const TrackedTensor& dy, const TrackedTensor& x,
+                                              double num_terms, const std::vector<double>& kin) {
   const auto multiply = [](const auto& a, const auto& b) { return a.transpose() * b; };
-  const auto num_samples = static_cast<double>(x.value.rows);
   TrackedTensor result = tracked_zeros(dy.value.cols, x.value.cols);
   if (rounding_.is_shared) {
     const TrackedTensor exact_dy{dy.value, {}};
     const TrackedTensor exact_x{x.value, {}};
-    result = product(exact_dy, exact_x, std::move(result), num_samples, multiply);
+    result = product(exact_dy, exact_x, std::move(result), num_terms, multiply);
     inherit_shared(dy, x, result, multiply);
-  } else if (kin_.empty()) {
-    result = product(dy, x, std::move(result), num_samples, multiply);
+  } else if (kin.empty()) {
+    result = product(dy, x, std::move(result), num_terms, multiply);
   } else {
-    result = product(with_kin(dy), with_kin(x), std::move(result), num_samples, multiply);
+    result = product(with_kin(dy, kin), with_kin(x, kin), std::move(result), num_terms, multiply);
   }
-  add_rounding(result, num_samples);
+  add_rounding(result, num_terms);
   return result;
 }
 

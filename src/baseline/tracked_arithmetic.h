@@ -37,6 +37,8 @@ struct TrackedSum {
   double count = 0;
 };
 
+struct ExpertRoutes;  // baseline/expert_routes.h
+
 /// What the dtype of a run does to numbers.
 struct Rounding {
   double unit_roundoff = 0;
@@ -96,7 +98,11 @@ class TrackedArithmetic {
   /// x Wᵀ + b; `bias` may be null.
   [[nodiscard]] Tensor linear(const Tensor& x, const Tensor& weight, const Tensor* bias);
   [[nodiscard]] Tensor weight_gradient(const Tensor& dy, const Tensor& x);  ///< dyᵀ x
-  [[nodiscard]] Tensor bias_gradient(const Tensor& dy);                     ///< sum over samples
+  /// Likewise, where dy and x are `rows` of `num_rows` and all others are 0.
+  [[nodiscard]] Tensor weight_gradient(const Tensor& dy, const Tensor& x,
+                                       const std::vector<std::int64_t>& rows,
+                                       std::int64_t num_rows);
+  [[nodiscard]] Tensor bias_gradient(const Tensor& dy);  ///< sum over samples
   [[nodiscard]] Tensor input_gradient(const Tensor& dy, const Tensor& weight);  ///< dy W
   [[nodiscard]] Tensor activation(const ModuleSpec& spec, const Tensor& x);
   [[nodiscard]] Tensor activation_gradient(const ModuleSpec& spec, const Tensor& x,
@@ -135,6 +141,17 @@ class TrackedArithmetic {
                                                           const Tensor& k, const Tensor& v,
                                                           const Tensor& dy);
 
+  // tracked_experts.cc: routes by softmax of the logits, one a row and expert, and what the experts
+  // make of x. Matrices of all experts stand under one another.
+  [[nodiscard]] ExpertRoutes route(const ModuleSpec& spec, const Tensor& logits);
+  [[nodiscard]] Tensor experts(const ModuleSpec& spec, const Tensor& x, const Tensor& logits,
+                               const Tensor& w1, const Tensor& w2, const Tensor& w3);
+  /// Of x, logits, w1, w2, w3.
+  [[nodiscard]] std::array<Tensor, 5> experts_gradients(const ModuleSpec& spec, const Tensor& x,
+                                                        const Tensor& logits, const Tensor& w1,
+                                                        const Tensor& w2, const Tensor& w3,
+                                                        const Tensor& dy);
+
   // tracked_cross_entropy.cc: -log softmax(y)[target] of every row, and its gradient.
   [[nodiscard]] Tensor cross_entropy(const Tensor& y, const Tensor& targets);
   [[nodiscard]] Tensor cross_entropy_gradient(const Tensor& y, const Tensor& targets);
@@ -164,8 +181,11 @@ class TrackedArithmetic {
   /// Adds `units` times u² y² / 3 to every variance.
   void add_rounding(Tensor& result, double units);
 
-  /// The tensor with the variances of each row times the number of rows of its token.
-  [[nodiscard]] Tensor with_kin(const Tensor& rows) const;
+  /// The tensor with the variances of each row times its number of `kin`, if there are any.
+  [[nodiscard]] static Tensor with_kin(const Tensor& rows, const std::vector<double>& kin);
+  /// dyᵀ x as a sum of `num_terms`, most of which may be 0.
+  [[nodiscard]] Tensor row_products(const Tensor& dy, const Tensor& x, double num_terms,
+                                    const std::vector<double>& kin);
 
   Rounding rounding_;
   std::vector<double> kin_;                     ///< per row, rows of its token; or none

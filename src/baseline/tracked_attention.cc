@@ -185,24 +185,10 @@ class Head {
         dy.variance * v_squares - 2 * dy.variance.cwiseProduct(output_) * v_.value.transpose();
     from_dy.colwise() += dy.variance.cwiseProduct(squares(output_)).rowwise().sum();
     from_dy = inheritance_.spread(from_dy.cwiseMax(0.0)).cwiseProduct(inheritance_.weight(p()));
-    ds.variance = inheritance_.variance(from_w + from_dy + from_exponents(ds.value)) +
+    ds.variance = inheritance_.variance(from_w + from_dy +
+                                        inherit_from_exponents(inheritance_, rows_, ds.value)) +
                   2 * c_ * squares(ds.value);
     return ds;
-  }
-
-  /// sum_l ((j == l) ds_j - (ds_j p_l + p_j ds_l))² E_l, or deviations by absolute values.
-  [[nodiscard]] Matrix from_exponents(const Matrix& ds) const {
-    const Matrix weights = inheritance_.weight(p());
-    const Matrix ds_weights = inheritance_.weight(ds);
-    const Matrix& e = rows_.exponent;
-    const Eigen::VectorXd of_p = weights.cwiseProduct(e).rowwise().sum();
-    const Eigen::VectorXd of_ds = ds_weights.cwiseProduct(e).rowwise().sum();
-    Matrix result = scaled_rows(of_p, ds_weights) + scaled_rows(of_ds, weights);
-    if (rounding_.is_shared) return result + ds_weights.cwiseProduct(e);
-    const Eigen::VectorXd of_both = p().cwiseProduct(ds).cwiseProduct(e).rowwise().sum();
-    result += 2 * scaled_rows(of_both, ds.cwiseProduct(p())) +
-              (ds_weights.array() * e.array() * (1 - 4 * p().array())).matrix();
-    return result.cwiseMax(0.0);
   }
 
   [[nodiscard]] Block query_gradient(const Scores& ds) const {

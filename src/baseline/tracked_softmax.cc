@@ -56,4 +56,21 @@ RowMatrix<double> variance_of(const Rounding& rounding, const TrackedSoftmax& ro
   return relative.cwiseProduct(row.p.cwiseAbs2());
 }
 
+RowMatrix<double> inherit_from_exponents(const Inheritance& inheritance, const TrackedSoftmax& rows,
+                                         const RowMatrix<double>& ds) {
+  const RowMatrix<double>& p = rows.p;
+  const RowMatrix<double>& e = rows.exponent;
+  const RowMatrix<double> weights = inheritance.weight(p);
+  const RowMatrix<double> ds_weights = inheritance.weight(ds);
+  const Eigen::VectorXd of_p = weights.cwiseProduct(e).rowwise().sum();
+  const Eigen::VectorXd of_ds = ds_weights.cwiseProduct(e).rowwise().sum();
+  RowMatrix<double> result = of_p.asDiagonal() * ds_weights;
+  result += of_ds.asDiagonal() * weights;
+  if (inheritance.is_shared) return result + ds_weights.cwiseProduct(e);
+  const Eigen::VectorXd of_both = p.cwiseProduct(ds).cwiseProduct(e).rowwise().sum();
+  result += 2 * (of_both.asDiagonal() * ds.cwiseProduct(p));
+  result += (ds_weights.array() * e.array() * (1 - 4 * p.array())).matrix();
+  return result.cwiseMax(0.0);
+}
+
 }  // namespace hpsim

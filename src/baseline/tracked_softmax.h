@@ -56,4 +56,11 @@ struct Inheritance {
                                                 const RowMatrix<double>& p,
                                                 const RowMatrix<double>& spreads);
 
+/// What ds = p (dp - D), D = sum p dp, inherits from the exponents, as a spread: of every element j
+///   ds_j e_j - sum_l (ds_j p_l + p_j ds_l) e_l,
+/// errors e independent by their variances, or by deviations and absolute values.
+[[nodiscard]] RowMatrix<double> inherit_from_exponents(const Inheritance& inheritance,
+                                                       const TrackedSoftmax& rows,
+                                                       const RowMatrix<double>& ds);
+
 }  // namespace hpsim

@@ -103,6 +103,19 @@ int GraphBuilder::mlp(const std::string& name, int x, std::int64_t dim, std::int
   return linear(name + ".w2", y, hidden, dim, false);
 }
 
+int GraphBuilder::moe(const std::string& name, int x, std::int64_t dim, std::int64_t hidden,
+                      std::int64_t num_experts, std::int64_t top_k) {
+  ModuleSpec spec;
+  spec.name = name + ".experts";
+  spec.type = ModuleType::Experts;
+  spec.inputs = {x, linear(name + ".router", x, dim, num_experts, false)};
+  spec.in_features = dim;
+  spec.hidden = hidden;
+  spec.num_experts = num_experts;
+  spec.top_k = top_k;
+  return append(std::move(spec));
+}
+
 ModelSpec transformer_model(std::int64_t vocabulary, std::int64_t dim, std::int64_t hidden,
                             std::int64_t positions, int num_blocks, bool is_tied) {
   GraphBuilder graph({positions});

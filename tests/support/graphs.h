@@ -31,6 +31,10 @@ class GraphBuilder {
   /// w1, w3, act, w2; or w1, gelu, w2.
   int mlp(const std::string& name, int x, std::int64_t dim, std::int64_t hidden, bool gated = true);
 
+  /// router, experts.
+  int moe(const std::string& name, int x, std::int64_t dim, std::int64_t hidden,
+          std::int64_t num_experts, std::int64_t top_k);
+
   [[nodiscard]] const ModelSpec& model() const { return model_; }
 
  private:

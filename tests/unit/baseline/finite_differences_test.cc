@@ -153,6 +153,15 @@ TEST_CASE("gradients of an mlp are derivatives of the loss") {
   }
 }
 
+TEST_CASE("gradients of experts are derivatives of the loss") {
+  for (const std::int64_t top_k : {1, 2, 3}) {
+    INFO("top " << top_k);
+    test::GraphBuilder graph({2});
+    graph.moe("moe", graph.linear("l", 0, 3, 4), 4, 5, 3, top_k);
+    check_graph(graph);
+  }
+}
+
 TEST_CASE("gradients of a cross entropy are derivatives of the loss") {
   for (const auto normalization : {LossNormalization::LocalMean, LossNormalization::Sum}) {
     check_gradients(test::modules_model({linear("l0", 4, 5), activation("a", ModuleType::Tanh),

@@ -152,6 +152,23 @@ TEST_CASE("a transformer under adamw with a cross entropy equals PyTorch's") {
   check_fixture(scenario, "transformer");
 }
 
+TEST_CASE("a mixture of experts equals PyTorch's") {
+  test::GraphBuilder graph({4});
+  graph.moe("moe", 0, 6, 5, 4, 2);
+  check_fixture(fixture_scenario(graph.model(), 2, 4), "moe_top2");
+}
+
+TEST_CASE("a mixture of experts in a residual under a tied output equals PyTorch's") {
+  test::GraphBuilder graph({4});
+  const int x = graph.embedding("tok", 9, 6);
+  const int y = graph.add("b", x, graph.moe("b.moe", graph.layer_norm("b.norm", x, 6), 6, 4, 4, 1));
+  graph.linear("out", y, 6, 9, false, 0);
+  Scenario scenario = fixture_scenario(graph.model(), 2, 4);
+  test::use_tokens(scenario);
+  scenario.data.seed = 2;
+  check_fixture(scenario, "transformer_moe_tied");
+}
+
 // These fixtures clip, which the baseline does not do yet; before the first clipping there are the
 // loss and the gradients of silu and of gelu's tanh approximation.
 TEST_CASE("first losses and gradients of silu and tanh gelu equal PyTorch's") {

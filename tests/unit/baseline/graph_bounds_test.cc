@@ -52,16 +52,40 @@ GraphBuilder mlp_graph(bool is_gated) {
   return graph;
 }
 
+GraphBuilder experts_graph(std::int64_t top_k) {
+  GraphBuilder graph({4});
+  const int x = graph.linear("in", 0, 5, 8);
+  graph.add("r", x, graph.moe("moe", graph.rms_norm("norm", x, 8), 8, 6, 4, top_k));
+  return graph;
+}
+
+/// An embedding, two blocks of attention and experts, and an output over the vocabulary.
+GraphBuilder experts_transformer(std::int64_t vocabulary) {
+  GraphBuilder graph({6});
+  int x = graph.embedding("tok", vocabulary, 8);
+  for (const std::string name : {"b0", "b1"}) {
+    x = graph.add(name + ".r1", x,
+                  graph.attention(name + ".attn", graph.rms_norm(name + ".n1", x, 8), 8, 4, 2));
+    x = graph.add(name + ".r2", x,
+                  graph.moe(name + ".moe", graph.rms_norm(name + ".n2", x, 8), 8, 6, 5, 2));
+  }
+  graph.linear("out", graph.rms_norm("norm", x, 8), 8, vocabulary, false);
+  return graph;
+}
+
 std::vector<Scenario> scenarios() {
   std::vector<Scenario> all;
   for (const GraphBuilder& graph :
        {norms_graph(), residual_graph(), attention_graph(4, true), attention_graph(2, false),
-        attention_graph(1, true), mlp_graph(true), mlp_graph(false)}) {
+        attention_graph(1, true), mlp_graph(true), mlp_graph(false), experts_graph(1),
+        experts_graph(2), experts_graph(4)}) {
     all.push_back(test::fsdp_scenario(graph.model(), 2));
   }
   all.push_back(test::hsdp_scenario(test::transformer_model(11, 8, 12, 5, 2), 2, 2));
   test::use_tokens(all.back());
   all.push_back(test::fsdp_scenario(test::transformer_model(9, 8, 12, 4, 1, true), 3));
+  test::use_tokens(all.back());
+  all.push_back(test::fsdp_scenario(experts_transformer(11).model(), 2));
   test::use_tokens(all.back());
   // Weights so large that rows attend to one position, whose errors they then have in common.
   all.push_back(test::fsdp_scenario(test::transformer_model(7, 8, 8, 16, 2), 2));

@@ -16,7 +16,11 @@ std::int64_t NaiveGraph<T>::parameter_of(std::size_t module, bool is_bias) const
   const std::string suffix = is_bias ? ".bias" : ".weight";
   const std::size_t owner =
       is_bias || spec.tied_to < 0 ? module : static_cast<std::size_t>(spec.tied_to);
-  const std::string name = scenario_.model.modules[owner].name + suffix;
+  return parameter_named(scenario_.model.modules[owner].name + suffix);
+}
+
+template <class T>
+std::int64_t NaiveGraph<T>::parameter_named(const std::string& name) const {
   for (std::size_t p = 0; p < scenario_.parameters.size(); ++p) {
     if (scenario_.parameters[p].name == name) return static_cast<std::int64_t>(p);
   }
@@ -29,6 +33,15 @@ NaiveTensor<T> NaiveGraph<T>::weight(std::size_t module) const {
   const Shape& shape = scenario_.parameters[p].shape;
   Tensor tensor(shape.size() == 1 ? 1 : shape[0], shape.back());
   tensor.data = parameters_[p];
+  return tensor;
+}
+
+template <class T>
+NaiveTensor<T> NaiveGraph<T>::expert_weight(std::size_t module, const std::string& name) const {
+  const std::int64_t p = parameter_named(scenario_.model.modules[module].name + "." + name);
+  const Shape& shape = scenario_.parameters[static_cast<std::size_t>(p)].shape;
+  Tensor tensor(shape[0] * shape[1], shape[2]);
+  tensor.data = parameters_[static_cast<std::size_t>(p)];
   return tensor;
 }
 
@@ -64,6 +77,10 @@ NaiveTensor<T> NaiveGraph<T>::forward(Tensor x) {
         break;
       case ModuleType::AttentionCore:
         y = ops_.attention(spec, positions, input(m, 0), input(m, 1), input(m, 2));
+        break;
+      case ModuleType::Experts:
+        y = ops_.experts(spec, input(m, 0), input(m, 1), expert_weight(m, "w1"),
+                         expert_weight(m, "w2"), expert_weight(m, "w3"));
         break;
       default:
         y = ops_.activation(spec, input(m));
@@ -110,6 +127,19 @@ std::vector<NaiveTensor<T>> NaiveGraph<T>::input_gradients(std::size_t module, c
 }
 
 template <class T>
+std::vector<NaiveTensor<T>> NaiveGraph<T>::experts_gradients(
+    std::size_t module, const Tensor& dy, std::vector<std::vector<T>>& gradients) {
+  const ModuleSpec& spec = scenario_.model.modules[module];
+  std::vector<Tensor> all =
+      ops_.experts_gradients(spec, input(module, 0), input(module, 1), expert_weight(module, "w1"),
+                             expert_weight(module, "w2"), expert_weight(module, "w3"), dy);
+  for (const auto& [name, i] : {std::pair{".w1", 2U}, {".w2", 3U}, {".w3", 4U}})
+    gradients[static_cast<std::size_t>(parameter_named(spec.name + name))] = all[i].data;
+  all.resize(2);
+  return all;
+}
+
+template <class T>
 void NaiveGraph<T>::backward(Tensor dy, bool is_faulty, std::vector<std::vector<T>>& gradients) {
   const auto add_to = [&](std::int64_t p, const Tensor& term) {
     for (std::size_t i = 0; i < term.data.size(); ++i)
@@ -128,7 +158,9 @@ void NaiveGraph<T>::backward(Tensor dy, bool is_faulty, std::vector<std::vector<
       add_to(parameter_of(m, false), weight_gradient(m, out));
     }
     if (parameter_of(m, true) >= 0) add_to(parameter_of(m, true), ops_.bias_gradient(out));
-    const std::vector<Tensor> terms = input_gradients(m, out);
+    const std::vector<Tensor> terms = scenario_.model.modules[m].type == ModuleType::Experts
+                                          ? experts_gradients(m, out, gradients)
+                                          : input_gradients(m, out);
     const std::vector<int> inputs = inputs_of(scenario_.model, static_cast<int>(m));
     for (std::size_t i = 0; i < terms.size(); ++i) {
       Tensor& whole = of_activation[static_cast<std::size_t>(inputs[i])];

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <string>
 #include <vector>
 
 #include "naive_ops.h"
@@ -29,9 +29,15 @@ class NaiveGraph {
   [[nodiscard]] const Tensor& input(std::size_t module, std::size_t input = 0) const;
   [[nodiscard]] std::int64_t parameter_of(std::size_t module, bool is_bias) const;
   [[nodiscard]] Tensor weight(std::size_t module) const;
+  /// w1, w2 or w3 of experts, their matrices under one another.
+  [[nodiscard]] Tensor expert_weight(std::size_t module, const std::string& name) const;
+  [[nodiscard]] std::int64_t parameter_named(const std::string& name) const;
   [[nodiscard]] const T* bias(std::size_t module) const;
   [[nodiscard]] Tensor weight_gradient(std::size_t module, const Tensor& dy);
   [[nodiscard]] std::vector<Tensor> input_gradients(std::size_t module, const Tensor& dy);
+  /// Likewise, and adds those of the weights to `gradients`.
+  [[nodiscard]] std::vector<Tensor> experts_gradients(std::size_t module, const Tensor& dy,
+                                                      std::vector<std::vector<T>>& gradients);
 
   const Scenario& scenario_;
   NaiveOps<T>& ops_;

@@ -112,6 +112,14 @@ class NaiveOps : public NaiveSums<T> {
                                           const Tensor& q, const Tensor& k, const Tensor& v,
                                           const Tensor& dy);
 
+  // naive_experts.cc
+  Tensor experts(const ModuleSpec& spec, const Tensor& x, const Tensor& logits, const Tensor& w1,
+                 const Tensor& w2, const Tensor& w3);
+  /// Of x, logits, w1, w2, w3.
+  std::vector<Tensor> experts_gradients(const ModuleSpec& spec, const Tensor& x,
+                                        const Tensor& logits, const Tensor& w1, const Tensor& w2,
+                                        const Tensor& w3, const Tensor& dy);
+
   /// Of every row.
   Tensor cross_entropy(const Tensor& y, const Tensor& targets);
   Tensor cross_entropy_gradient(const Tensor& y, const Tensor& targets);
@@ -130,6 +138,21 @@ class NaiveOps : public NaiveSums<T> {
     T sum = 0;
   };
   SoftmaxRow softmax_row(const std::vector<T>& s);
+
+  /// Of every row p, and the experts that it chose, ascending.
+  struct Choices {
+    std::vector<std::vector<T>> p;
+    std::vector<std::vector<std::int64_t>> experts;
+  };
+  Choices choices(const ModuleSpec& spec, const Tensor& logits);
+  /// An expert, the rows that chose it, and what its layers make of them.
+  struct Expert {
+    Tensor w1, w2, w3;
+    std::vector<std::int64_t> rows;
+    Tensor x, a, b, h, y;
+  };
+  Expert expert(const ModuleSpec& spec, std::int64_t index, const Choices& choices, const Tensor& x,
+                const Tensor& w1, const Tensor& w2, const Tensor& w3);
 
   /// What query row `row` of a head sees: the first position of its sample, and how many.
   struct Sight {

@@ -204,6 +204,58 @@ std::vector<Row> attention_operations() {
   return rows;
 }
 
+/// Of 6 rows by 4 experts.
+ModuleSpec experts_spec(std::int64_t top_k) {
+  ModuleSpec spec;
+  spec.type = ModuleType::Experts;
+  spec.in_features = 5;
+  spec.hidden = 3;
+  spec.num_experts = 4;
+  spec.top_k = top_k;
+  return spec;
+}
+
+/// Experts and their five gradients.
+std::vector<Row> experts_operations() {
+  using A = TrackedArithmetic;
+  std::vector<Row> rows;
+  for (const std::int64_t top_k : {1, 2, 4}) {
+    const ModuleSpec spec = experts_spec(top_k);
+    rows.push_back(
+        {"experts", {{6, 5}, {6, 4}, {12, 5}, {20, 3}, {12, 5}}, [spec](A& a, const Tensors& t) {
+           return a.experts(spec, t[0], t[1], t[2], t[3], t[4]);
+         }});
+    for (const std::size_t i : {0U, 1U, 2U, 3U, 4U}) {
+      rows.push_back({"experts gradient",
+                      {{6, 5}, {6, 4}, {12, 5}, {20, 3}, {12, 5}, {6, 5}},
+                      [spec, i](A& a, const Tensors& t) {
+                        return a.experts_gradients(spec, t[0], t[1], t[2], t[3], t[4], t[5])[i];
+                      }});
+    }
+  }
+  return rows;
+}
+
+/// The same with weights that have no errors.
+std::vector<Row> operations_of_exact_experts(std::mt19937& random) {
+  using A = TrackedArithmetic;
+  Tensors weights;
+  for (const auto& [num_rows, cols] : {std::pair{12, 5}, {20, 3}, {12, 5}})
+    weights.push_back({random_tensor(random, num_rows, cols).value, {}});
+  const ModuleSpec spec = experts_spec(2);
+  std::vector<Row> rows = {{"experts", {{6, 5}, {6, 4}}, [=](A& a, const Tensors& t) {
+                              return a.experts(spec, t[0], t[1], weights[0], weights[1],
+                                               weights[2]);
+                            }}};
+  for (const std::size_t i : {0U, 1U, 2U, 3U, 4U}) {
+    rows.push_back({"experts gradient", {{6, 5}, {6, 4}, {6, 5}}, [=](A& a, const Tensors& t) {
+                      return a.experts_gradients(spec, t[0], t[1], weights[0], weights[1],
+                                                 weights[2], t[2])[i];
+                    }});
+  }
+  return rows;
+}
+
 /// k standard deviations of a sample variance, sqrt(2 / trials) each.
 double tolerance() {
   return confidence_multiplier(1000) * std::sqrt(2.0 / kTrials);
@@ -237,22 +289,25 @@ TEST_CASE("claimed variances of the operations of graphs are those of results, t
 
 // Errors reach a result on two ways, by scores and by what scores weigh, which the formulas take as
 // independent: (a + b)² <= 2 (a² + b²).
-TEST_CASE("claimed variances of attention are at least half of results'") {
+TEST_CASE("claimed variances of attention and experts are at least half of results'") {
   std::mt19937 random(9);
-  for (const Row& row : attention_operations()) {
-    Tensors inputs;
-    for (const auto& [rows, cols] : row.shapes)
-      inputs.push_back(random_tensor(random, rows, cols));
-    const auto [smallest, largest] = ratios(row.operation, inputs, false);
-    INFO(row.name);
-    CHECK(smallest >= 0.02);  // where the two cancel
-    CHECK(largest <= 2 * (1 + tolerance()));
+  for (const auto& rows : {attention_operations(), experts_operations()}) {
+    for (const Row& row : rows) {
+      Tensors inputs;
+      for (const auto& [num_rows, cols] : row.shapes)
+        inputs.push_back(random_tensor(random, num_rows, cols));
+      const auto [smallest, largest] = ratios(row.operation, inputs, false);
+      INFO(row.name);
+      CHECK(smallest >= 0.02);  // where the two cancel
+      CHECK(largest <= 2 * (1 + tolerance()));
+    }
   }
 }
 
-TEST_CASE("samples that share errors stay within what attention and norms claim") {
+TEST_CASE("samples that share errors stay within what attention, norms and experts claim") {
   std::mt19937 random(10);
-  for (const auto& rows : {attention_operations(), operations_of_graphs()}) {
+  for (const auto& rows :
+       {attention_operations(), operations_of_graphs(), operations_of_exact_experts(random)}) {
     for (const Row& row : rows) {
       INFO(row.name);
       Tensors inputs;

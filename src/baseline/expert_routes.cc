@@ -1,0 +1,111 @@
+#include "baseline/expert_routes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "scenario/locate.h"
+
+namespace hpsim {
+namespace {
+
+/// One row's logits and what rounding may do to them.
+struct RouterRow {
+  std::span<const double> p;
+  std::span<const double> logits;
+  std::vector<double> reach;  ///< k sqrt(E + 2c)
+  std::vector<bool> is_exact;
+  double smallest_p = 0;  ///< below it numbers of the dtype have no relative error
+};
+
+RouterRow router_row(const Rounding& rounding, const TrackedSoftmax& softmax,
+                     const TrackedTensor& logits, std::int64_t row) {
+  const std::int64_t count = logits.value.cols;
+  RouterRow result;
+  result.p = {softmax.p.data() + row * count, static_cast<std::size_t>(count)};
+  result.logits = {logits.value.data.data() + row * count, static_cast<std::size_t>(count)};
+  for (std::int64_t i = 0; i < count; ++i) {
+    const double variance = softmax.exponent(row, i) + 2 * rounding.variance();
+    result.reach.push_back(rounding.confidence * std::sqrt(variance));
+    result.is_exact.push_back(logits.is_exact() || logits.variance_map()(row, i) == 0);
+  }
+  result.smallest_p = rounding.unit_roundoff <= 0x1p-53 ? 0x1p-1021 : 0x1p-125;
+  return result;
+}
+
+bool is_near_tie(const RouterRow& row, std::size_t chosen, std::size_t other) {
+  const double gap = row.logits[chosen] - row.logits[other];
+  if (gap == 0 && row.is_exact[chosen] && row.is_exact[other]) return false;
+  return row.p[chosen] < row.smallest_p || gap <= row.reach[chosen] + row.reach[other];
+}
+
+/// Of `order`, all experts by falling p: the k-th and the one behind it are looked at first.
+std::optional<NearTie> near_tie_of(const RouterRow& row, const std::vector<std::int32_t>& order,
+                                   std::int64_t top_k, std::int64_t index) {
+  for (auto i = static_cast<std::size_t>(top_k); i-- > 0;) {
+    for (auto j = static_cast<std::size_t>(top_k); j < order.size(); ++j) {
+      const auto chosen = static_cast<std::size_t>(order[i]);
+      const auto other = static_cast<std::size_t>(order[j]);
+      if (!is_near_tie(row, chosen, other)) continue;
+      return NearTie{index, order[i], order[j], row.p[chosen], row.p[other]};
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::vector<std::int32_t> largest_first(std::span<const double> p, std::int64_t top_k) {
+  std::vector<std::int32_t> order(p.size());
+  for (std::size_t i = 0; i < p.size(); ++i)
+    order[i] = static_cast<std::int32_t>(i);
+  const auto place = [&](std::int32_t i) { return p[static_cast<std::size_t>(i)]; };
+  // Not std::sort: the numbers of a training that diverged may be NaN.
+  for (auto first = order.begin(); first != order.begin() + top_k; ++first) {
+    auto largest = first;
+    for (auto at = first; at != order.end(); ++at) {
+      if (place(*at) > place(*largest)) largest = at;
+    }
+    std::rotate(first, largest, largest + 1);
+  }
+  order.resize(static_cast<std::size_t>(top_k));
+  return order;
+}
+
+ExpertRoutes route_by(const Rounding& rounding, const TrackedSoftmax& softmax,
+                      const TrackedTensor& logits, std::int64_t top_k) {
+  ExpertRoutes routes;
+  for (std::int64_t i = 0; i < logits.value.rows; ++i) {
+    const RouterRow row = router_row(rounding, softmax, logits, i);
+    const std::vector<std::int32_t> order = largest_first(row.p, logits.value.cols);
+    routes.experts.insert(routes.experts.end(), order.begin(), order.begin() + top_k);
+    if (!routes.near_tie) routes.near_tie = near_tie_of(row, order, top_k, i);
+  }
+  return routes;
+}
+
+void require_certain(const Scenario& scenario, std::int64_t step,
+                     const std::vector<ExpertRoutes>& routes) {
+  const std::vector<int> modules = experts_modules(scenario.model);
+  for (std::size_t i = 0; i < routes.size(); ++i) {
+    if (!routes[i].near_tie) continue;
+    const NearTie& tie = *routes[i].near_tie;
+    const std::int64_t positions = num_positions(scenario.model);
+    const bool is_float64 = scenario.numerics.dtype == DType::Float64;
+    Diagnostic diagnostic;
+    diagnostic.file = scenario.file;
+    diagnostic.pointer = module_pointer(scenario.model, modules.at(i));
+    diagnostic.message = fmt::format(
+        "NEAR_TIE: at step {} \"{}\" sends sample {}, position {} to expert {} of probability {}, "
+        "not to expert {} of {}, which rounding in {} may turn round",
+        step, module_name(scenario.model, modules[i]), tie.row / positions, tie.row % positions,
+        tie.chosen, tie.chosen_p, tie.other, tie.other_p, name_of(scenario.numerics.dtype));
+    diagnostic.help =
+        fmt::format("take another data.seed{}", is_float64 ? "" : ", or dtype \"float64\"");
+    throw Error(ErrorKind::InvalidScenario, {diagnostic});
+  }
+}
+
+}  // namespace hpsim
