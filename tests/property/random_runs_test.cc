@@ -14,6 +14,7 @@
 #include "mesh/group.h"
 #include "plan/build_plan.h"
 #include "plan/verify_plan.h"
+#include "random_experts.h"
 #include "random_scenario.h"
 #include "random_transformer.h"
 #include "saved_if_failing.h"
@@ -294,6 +295,93 @@ TEST_CASE("random transformers pass on symbolic and local, and fail once a gradi
     text.expect(!compare_runs(plan, run, *reference).passed());
   }
   CHECK(num_spoiled * 2 >= count);
+}
+
+/// Multiplies the gradients of all experts, on all ranks and in all steps.
+bool scale_experts(const Plan& plan, RunResult& run, double factor) {
+  const ResultLayout& layout = run.layout();
+  bool is_changed = false;
+  for (std::size_t p = 0; p < plan.parameters.size(); ++p) {
+    if (plan.scenario.parameters[p].kind != ParameterSpec::Kind::ExpertWeight) continue;
+    for (const Rank rank : layout.recording()) {
+      for (std::int64_t step = 0; step < layout.num_steps(); ++step) {
+        std::byte* const data = run.bytes(layout.gradient(rank, step, static_cast<int>(p)));
+        const std::int64_t elems = layout.shard_elems(rank, static_cast<int>(p));
+        is_changed = (layout.dtype() == DType::Float64
+                          ? scale(reinterpret_cast<double*>(data), elems, factor)
+                          : scale(reinterpret_cast<float*>(data), elems, factor)) ||
+                     is_changed;
+      }
+    }
+  }
+  return is_changed;
+}
+
+/// The faults of reports B02 to B05: gradients of experts that are not divided by the size of ep,
+/// since the token exchange has added them up already, or are divided by it once more.
+void check_that_divisors_of_experts_are_named(const VerifiedPlan& plan, RunResult& run,
+                                              const ReferenceRun& reference) {
+  const auto ep = static_cast<double>(plan->mesh().size(*plan->scenario.roles.ep_dim));
+  if (ep == 1) return;
+  const std::string number = std::to_string(static_cast<int>(ep));
+  double now = 1;
+  for (const double factor : {ep, 1 / ep}) {
+    if (!scale_experts(*plan, run, factor / now)) return;
+    now = factor;
+    const Verdict verdict = compare_runs(plan, run, reference);
+    INFO("gradients of experts times " << factor << ":\n" << all_messages(verdict));
+    bool is_named = false;
+    for (const Finding& finding : verdict.findings) {
+      if (finding.check != CheckId::GradientParity) continue;
+      CHECK(finding.param.find(".experts.w") != std::string::npos);
+      if (finding.code != FindingCode::GradScale) continue;
+      CHECK(*finding.ratio == Approx(factor));
+      const std::string wanted = factor > 1 ? "ep=" + number : "1/ep=1/" + number;
+      is_named = is_named || std::find(finding.explains.begin(), finding.explains.end(), wanted) !=
+                                 finding.explains.end();
+    }
+    CHECK(is_named);
+  }
+}
+
+TEST_CASE("random mixtures of experts pass, and wrong counts and divisors are seen") {
+  const std::uint64_t seed = property_seed() + 2;
+  const int count = property_count(kDefaultCount);
+  Dice dice(seed);
+  int num_near_ties = 0;
+  int num_exchanging = 0;
+  for (int i = 0; i < count; ++i) {
+    SavedIfFailing text(random_experts(dice), i, seed);
+    INFO("mixture " << i << " of seed " << seed << ", saved as " << text.file());
+    const VerifiedPlan plan = verify_plan(build_plan(parse_scenario(text.json(), text.file())));
+    text.expect(compare_runs(plan, SymbolicExecutor().run(plan, {}), {}).passed());
+    RunResult run = LocalExecutor().run(plan, {});
+    ReferenceRun reference;
+    try {
+      reference = run_baseline(plan->scenario, states_before_steps(*plan, run));
+    } catch (const Error& error) {
+      INFO(error.what());
+      text.expect(std::string(error.what()).find("NEAR_TIE") != std::string::npos);
+      ++num_near_ties;
+      continue;
+    }
+    const Verdict verdict = compare_runs(plan, run, reference);
+    INFO(all_messages(verdict));
+    text.expect(verdict.passed());
+    const int module = experts_modules(plan->scenario.model).at(0);
+    num_exchanging += exchange_dims(*plan, module).empty() ? 0 : 1;
+    // One position more to an expert than the baseline sends there.
+    const Rank rank{dice.below(plan->mesh().num_ranks())};
+    ++run.routed(rank, 0, 0)[0];
+    const Verdict miscounted = compare_runs(plan, run, reference);
+    text.expect(std::any_of(
+        miscounted.findings.begin(), miscounted.findings.end(),
+        [](const Finding& finding) { return finding.code == FindingCode::RouteWrong; }));
+    --run.routed(rank, 0, 0)[0];
+    check_that_divisors_of_experts_are_named(plan, run, reference);
+  }
+  CHECK(num_near_ties * 10 <= count);
+  CHECK(num_exchanging * 3 >= count);
 }
 
 }  // namespace

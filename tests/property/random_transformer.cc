@@ -117,13 +117,17 @@ class TransformerDraw {
     }
     json_["model"] = std::move(model);
     json_["data"]["sample_shape"] = has_tokens_ ? Json{seq_} : Json{seq_, dim_};
-    if (dice_.one_in(3)) {
-      Json dims = Json::array();
-      for (const std::string& name : names_) {
-        if (dice_.one_in(2)) dims.push_back(name);
-      }
-      json_["data"]["data_dims"] = std::move(dims);
+    if (dice_.one_in(3)) draw_data_dims();
+  }
+
+  /// Modules tied to one weight must see the same samples: not cut along tp, whose modules take
+  /// all.
+  void draw_data_dims() {
+    Json dims = Json::array();
+    for (const std::string& name : names_) {
+      if (dice_.one_in(2) && !(is_tied_ && name == "tp")) dims.push_back(name);
     }
+    json_["data"]["data_dims"] = std::move(dims);
   }
 
   void draw_styles() {
