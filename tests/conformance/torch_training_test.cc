@@ -65,13 +65,24 @@ void add_styles(const Json& module, const std::string& name, bool has_sequence_p
     add_styles(inner, name + "." + inner["name"].get<std::string>(), has_sequence_parts, styles);
 }
 
-/// A fixture's training on meshes of its own: data-parallel, and with TP and SP for models.
+/// The style of mixtures of experts.
+void add_experts(const Json& module, const std::string& name, Json& styles) {
+  if (module["type"] == "repeat") return add_experts(module["module"], name + ".*", styles);
+  if (module["type"] == "moe") styles[name] = "expert";
+  if (!module.contains("modules")) return;
+  for (const Json& inner : module["modules"])
+    add_experts(inner, name + "." + inner["name"].get<std::string>(), styles);
+}
+
+/// A fixture's training on meshes of its own: data-parallel, with TP and SP for models, and with EP
+/// for mixtures of experts.
 std::vector<Json> scenarios_of(const Json& fixture) {
   std::vector<Json> scenarios;
   const auto on = [&](const Json& shape, const Json& names) -> Json& {
     Json scenario = fixture["scenario"];
     scenario["hpsim"] = 1;
     scenario["mesh"] = {{"shape", shape}, {"mesh_dim_names", names}};
+    scenario["fully_shard"]["units"] = Json::array();  // a tied weight lies in one unit
     scenarios.push_back(std::move(scenario));
     return scenarios.back();
   };
@@ -87,6 +98,13 @@ std::vector<Json> scenarios_of(const Json& fixture) {
       add_styles(module, module["name"], has_sequence_parts, styles);
     on({2, 2}, {"fsdp", "tp"})["parallelize"] = styles;
     on({4, 2}, {"fsdp", "tp"})["parallelize"] = styles;
+    if (fixture["scenario"].dump().find("\"moe\"") == std::string::npos) continue;
+    Json experts = Json::object();
+    for (const Json& module : fixture["scenario"]["model"])
+      add_experts(module, module["name"], experts);
+    on({2, 2}, {"fsdp", "ep"})["parallelize"] = experts;
+    experts.update(styles);
+    on({2, 2}, {"ep", "tp"})["parallelize"] = experts;
   }
   return scenarios;
 }
