@@ -209,10 +209,6 @@ std::vector<GoldenDifference> diff_section(const std::string& key, const Json& g
   return {{.section = key, .message = fmt::format("{}: {} → {}", key, brief(golden), brief(now))}};
 }
 
-bool is_numeric(const std::string& key) {
-  return key == "losses" || key == "grad_norms" || key == "digest";
-}
-
 }  // namespace
 
 const Json& member(const Json& object, std::string_view key) {
@@ -265,7 +261,7 @@ std::string steps_text(const std::vector<Interval>& steps) {
 void diff_goldens(const Json& golden, const Json& now, const Report& report,
                   GoldenComparison& comparison) {
   for (const auto& [key, section] : now.items()) {
-    if (is_numeric(key) || key == "golden") continue;
+    if (is_golden_number_key(key) || key == "golden") continue;
     comparison.compared += count_leaves(section);
     if (member(golden, key) == section) continue;
     const Unordered before = unordered(member(golden, key));
@@ -290,7 +286,7 @@ void diff_goldens(const Json& golden, const Json& now, const Report& report,
   }
   diff_golden_numbers(golden, now, report, comparison);
   for (const auto& [key, section] : golden.items()) {
-    if (now.contains(key) || (is_numeric(key) && report.losses.empty())) continue;
+    if (now.contains(key) || (is_golden_number_key(key) && report.losses.empty())) continue;
     comparison.differences.push_back(
         {.section = key,
          .message = fmt::format("{}: the golden has it, a golden of this run has not", key)});

@@ -237,6 +237,10 @@ bool is_same_bound(double a, double b) {
   return std::max(a, b) <= next(nearest_two_digits(low)).value();
 }
 
+bool is_golden_number_key(std::string_view key) {
+  return std::find(kNumericKeys.begin(), kNumericKeys.end(), key) != kNumericKeys.end();
+}
+
 void add_golden_numbers(const Report& report, Json& golden) {
   if (report.losses.empty()) return;
   if (!report.routing.empty()) {

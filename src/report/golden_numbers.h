@@ -1,6 +1,7 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <string_view>
 
 #include "report/golden.h"
 #include "report/report.h"
@@ -31,6 +32,9 @@ struct GoldenNumber {
 /// "losses" and "grad_norms" with bounds, or in exact mode "losses" and "digest"; where positions
 /// are routed "routing", how many go to each expert; nothing if the run has no numbers.
 void add_golden_numbers(const Report& report, nlohmann::ordered_json& golden);
+
+/// Whether it is one of those keys: a run without numbers does not have it.
+[[nodiscard]] bool is_golden_number_key(std::string_view key);
 
 /// Compares those keys; `now` is make_golden of the report.
 void diff_golden_numbers(const nlohmann::ordered_json& golden, const nlohmann::ordered_json& now,
