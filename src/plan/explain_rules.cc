@@ -85,6 +85,10 @@ class Rules {
           style == ParallelStyle::Colwise ? cuts_output : is_rowwise && !cuts_output;
       if (is_of_style) return fmt::format("style {} of its module", name_of(style));
     }
+    const bool is_of_experts =
+        !scenario_.styles.empty() && scenario_.roles.ep_dim == mesh_dim &&
+        scenario_.styles[static_cast<std::size_t>(spec.module)] == ParallelStyle::Expert;
+    if (is_of_experts && cuts(placement(mesh_dim), 0)) return "style expert of its module";
     return "as the scenario's placements say";
   }
 

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "plan/token_exchange.h"
 #include "report/explain_report.h"
 #include "report/json.h"
 #include "report/json_parts.h"
@@ -51,6 +52,21 @@ std::string changes_text(const Plan& plan, const std::vector<int>& redistributio
   return fmt::format("{}", fmt::join(texts, ", "));
 }
 
+/// "all_to_all ep 2" of a module whose positions go to their experts, and of their way back; empty
+/// where nothing is exchanged.
+std::string exchange_text(const Plan& plan, int module) {
+  const ModuleSpec& spec = plan.scenario.model.modules[static_cast<std::size_t>(module)];
+  if (spec.type != ModuleType::Experts) return {};
+  const MeshDims dims = exchange_dims(plan, module);
+  if (dims.empty()) return {};
+  return fmt::format("{} {}", name_of(CollectiveOp::AllToAll), dims_text(plan.mesh(), dims));
+}
+
+std::string listed(std::vector<std::string> texts) {
+  std::erase(texts, std::string());
+  return fmt::format("{}", fmt::join(texts, ", "));
+}
+
 std::vector<int> joined(std::vector<int> a, const std::vector<int>& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
@@ -72,12 +88,14 @@ std::string activations_text(const Plan& plan, const TextStyle& style) {
   for (std::size_t m = 0; m < shown; ++m) {
     const ModulePlan& planned = plan.modules[m];
     const std::vector<int> backward = joined(planned.before_backward, planned.after_backward);
+    const std::string exchange = exchange_text(plan, static_cast<int>(m));
+    const bool sends_back = !planned.input_gradients.empty() && planned.input_gradients[0] >= 0;
     table.add_row({{module_name(plan.scenario.model, static_cast<int>(m))},
                    {fmt::format("{}", fmt::join(texts_of(plan, planned.inputs), ", "))},
-                   {changes_text(plan, planned.before)},
+                   {listed({changes_text(plan, planned.before), exchange})},
                    {brief(planned.layout.given)},
-                   {changes_text(plan, planned.after)},
-                   {changes_text(plan, backward)}});
+                   {listed({exchange, changes_text(plan, planned.after)})},
+                   {listed({exchange, sends_back ? exchange : "", changes_text(plan, backward)})}});
   }
   if (folds) {
     table.add_line(fmt::format("… {} more modules; --full tells all of them", count - shown));
@@ -123,17 +141,20 @@ nlohmann::ordered_json activations_json(const Plan& plan) {
   };
   for (std::size_t m = 0; m < plan.modules.size(); ++m) {
     const ModulePlan& planned = plan.modules[m];
-    json.push_back(
-        {{"module", module_name(plan.scenario.model, static_cast<int>(m))},
-         {"type", name_of(plan.scenario.model.modules[m].type)},
-         {"inputs", layouts(planned.inputs)},
-         {"output", placements_json(planned.layout.output, Vocabulary::Ragged)},
-         {"given", placements_json(planned.layout.given, Vocabulary::Ragged)},
-         {"input_gradients", layouts(planned.input_gradients)},
-         {"redistributions",
-          {{"before", changes(planned.before)},
-           {"after", changes(planned.after)},
-           {"backward", changes(joined(planned.before_backward, planned.after_backward))}}}});
+    Json& entry = json.emplace_back(
+        Json({{"module", module_name(plan.scenario.model, static_cast<int>(m))},
+              {"type", name_of(plan.scenario.model.modules[m].type)},
+              {"inputs", layouts(planned.inputs)},
+              {"output", placements_json(planned.layout.output, Vocabulary::Ragged)},
+              {"given", placements_json(planned.layout.given, Vocabulary::Ragged)},
+              {"input_gradients", layouts(planned.input_gradients)},
+              {"redistributions",
+               {{"before", changes(planned.before)},
+                {"after", changes(planned.after)},
+                {"backward", changes(joined(planned.before_backward, planned.after_backward))}}}}));
+    if (plan.scenario.model.modules[m].type == ModuleType::Experts) {
+      entry["exchange"] = names_of_dims(plan.mesh(), exchange_dims(plan, static_cast<int>(m)));
+    }
   }
   return json;
 }

@@ -33,7 +33,8 @@ struct ExplainView {
 /// the model is elementwise.
 [[nodiscard]] std::string activations_text(const Plan& plan, const TextStyle& style);
 
-/// [{"module", "type", "inputs", "output", "given", "input_gradients", "redistributions"}]
+/// [{"module", "type", "inputs", "output", "given", "input_gradients", "redistributions"}]; of
+/// experts also "exchange", the mesh dims over which their positions travel.
 [[nodiscard]] nlohmann::ordered_json activations_json(const Plan& plan);
 
 /// Where the elements of a parameter live: a picture of the tensor where one or two of its dims are

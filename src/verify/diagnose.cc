@@ -33,6 +33,10 @@ std::vector<NamedNumber> name_all(const Scenario& scenario, std::int64_t shards,
     add("tp", static_cast<double>(scenario.mesh.size(*scenario.roles.tp_dim)));
   if (scenario.roles.ep_dim)
     add("ep", static_cast<double>(scenario.mesh.size(*scenario.roles.ep_dim)));
+  if (scenario.roles.tp_dim && scenario.roles.ep_dim) {
+    const auto tp = static_cast<double>(scenario.mesh.size(*scenario.roles.tp_dim));
+    if (tp > 1) add("ep/tp", static_cast<double>(scenario.mesh.size(*scenario.roles.ep_dim)) / tp);
+  }
   add("F", gradient_divisor(scenario));
   add("k", scenario.fully_shard.gradient_scaling_factor);
   numbers.insert(numbers.end(), inverses.begin(), inverses.end());

@@ -104,5 +104,27 @@ TEST_CASE("explain folds long models, and tells nothing of elementwise parameter
   CHECK(activations_json(elementwise).empty());
 }
 
+TEST_CASE("explain tells where positions go to experts and come back") {
+  const std::string model = R"x([
+      {"name": "norm", "type": "rms_norm", "dim": 8},
+      {"name": "moe", "type": "moe", "dim": 8, "hidden": 6, "experts": 4, "top_k": 2}])x";
+  const auto plan_on = [&](const std::string& data) {
+    return build_plan(parse_scenario(
+        R"({"hpsim": 1, "mesh": {"shape": [2, 2], "mesh_dim_names": ["fsdp", "ep"]}, "model": )" +
+            model + R"(, "parallelize": {"moe": "expert"}, "data": {"sample_shape": [8])" + data +
+            "}}",
+        "explain.json"));
+  };
+  const Plan exchanging = plan_on("");
+  CHECK_THAT(activations_text(exchanging, {}),
+             Contains("\n  moe.experts  S(0) S(0)  all_to_all ep 2  S(0) S(0)  all_to_all ep 2  "
+                      "all_to_all ep 2, all_to_all ep 2\n"));
+  CHECK(activations_json(exchanging)[2]["exchange"] == Json::parse(R"(["ep"])"));
+  const Plan alike = plan_on(R"(, "data_dims": ["fsdp"])");
+  CHECK_THAT(activations_text(alike, {}), !Contains("all_to_all"));
+  CHECK(activations_json(alike)[2]["exchange"].empty());
+  CHECK_FALSE(activations_json(alike)[1].contains("exchange"));
+}
+
 }  // namespace
 }  // namespace hpsim

@@ -92,6 +92,32 @@ TEST_CASE(
   CHECK_FALSE(plain.modules[1].tanh_approximation);
 }
 
+TEST_CASE("a mixture of experts is a router and experts, which read its input too") {
+  const ModelSpec model =
+      parsed(
+          with_model(
+              fmt::format(
+                  R"({}, {{"name": "m", "type": "moe", "dim": 8, "hidden": 12, "experts": 6, "top_k": 2}})",
+                  kLinear),
+              kVectors))
+          .model;
+  CHECK(operations(model) == "l linear(0)\nm.router linear(1)\nm.experts experts(1, 2)\n");
+  CHECK(groups(model) == "m moe [1, 3)\n");
+  CHECK(features_along(model) == std::vector<std::int64_t>{8, 8, 6, 8});
+  CHECK_FALSE(model.modules[1].bias);
+  CHECK(model.modules[2].hidden == 12);
+  CHECK(model.modules[2].num_experts == 6);
+  CHECK(model.modules[2].top_k == 2);
+  CHECK(experts_modules(model) == std::vector<int>{2});
+  const auto parameters = list_parameters(model);
+  CHECK(names_of(parameters) == std::vector<std::string>{"l.weight", "l.bias", "m.router.weight",
+                                                         "m.experts.w1", "m.experts.w2",
+                                                         "m.experts.w3"});
+  CHECK(parameters[3].shape == Shape{6, 12, 8});
+  CHECK(parameters[4].shape == Shape{6, 8, 12});
+  CHECK(parameters[5].shape == Shape{6, 12, 8});
+}
+
 TEST_CASE("norms and embeddings have their sizes, and epsilons of their own") {
   const ModelSpec model =
       parsed(with_model(

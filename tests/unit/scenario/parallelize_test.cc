@@ -212,5 +212,36 @@ TEST_CASE("modules that share a weight cut it alike") {
         "\"tok.weight\" is Shard(0) along tp, but \"out.bias\" is Replicate\n");
 }
 
+/// Placements of w1 and w2 of a mixture of 4 experts in a group g on tp 2 x ep 2.
+std::string experts_cut(std::string_view members) {
+  const Scenario scenario = parsed(fmt::format(
+      R"({{"hpsim": 1, "mesh": {{"shape": [2, 2], "mesh_dim_names": ["tp", "ep"]}}, "model": [
+        {{"name": "g", "type": "sequential", "modules": [
+          {{"name": "moe", "type": "moe", "dim": 8, "hidden": 6, "experts": 4, "top_k": 2}}]}}],
+        "data": {{"sample_shape": [8]}}, {}}})",
+      members));
+  CHECK(scenario.placements.at(1) == scenario.placements.at(3));
+  return fmt::format("{} {} {}", to_string(scenario.placements.at(0)),
+                     to_string(scenario.placements.at(1)), to_string(scenario.placements.at(2)));
+}
+
+TEST_CASE("the style expert cuts experts along ep_dim, and leaves the router whole") {
+  const char* const kWhole = "[Replicate, Replicate]";
+  const std::string cut = fmt::format("{} [Replicate, Shard(0)] [Replicate, Shard(0)]", kWhole);
+  CHECK(experts_cut(R"("parallelize": {})") == fmt::format("{0} {0} {0}", kWhole));
+  CHECK(experts_cut(R"("parallelize": {"g.moe": "expert"})") == cut);
+  CHECK(experts_cut(R"("parallelize": {"g.moe.experts": "expert"})") == cut);
+  CHECK(experts_cut(R"("parallelize": {"g.moe": "expert", "g.moe.experts": "replicate"})") ==
+        fmt::format("{0} {0} {0}", kWhole));
+  CHECK(experts_cut(R"("parallelize": {"g.moe": "expert", "g.moe.router": "colwise"})") ==
+        "[Shard(0), Replicate] [Replicate, Shard(0)] [Replicate, Shard(0)]");
+  // Inside: hidden is dim 1 of w1 and w3, dim 2 of w2.
+  CHECK(experts_cut(R"x("parallelize": {"g.moe": "expert"}, "placements": {
+          "**.w1": {"tp": "Shard(1)"}, "**.w3": {"tp": "Shard(1)"}, "**.w2": {"tp": "Shard(2)"}})x") ==
+        fmt::format("{} [Shard(1), Shard(0)] [Shard(2), Shard(0)]", kWhole));
+  CHECK(experts_cut(R"x("placements": {"**.experts.*": {"tp": "Shard(0)", "ep": "Shard(0)"}})x") ==
+        fmt::format("{} [Shard(0), Shard(0)] [Shard(0), Shard(0)]", kWhole));
+}
+
 }  // namespace
 }  // namespace hpsim
