@@ -9,81 +9,23 @@
 #include <utility>
 #include <vector>
 
-#include "base/confidence.h"
+#include "sample_variances.h"
 #include "support/catch.h"
 #include "support/scenarios.h"
 
 namespace hpsim {
 namespace {
 
-constexpr double kDeviation = 1e-4;  ///< of errors of size-1 numbers: first order
-constexpr int kTrials = 4000;
-
-using Tensors = std::vector<TrackedTensor>;
-using Operation = std::function<TrackedTensor(TrackedArithmetic&, const Tensors&)>;
-
-TrackedTensor random_tensor(std::mt19937& random, std::int64_t rows, std::int64_t cols) {
-  std::uniform_real_distribution<double> value(-1, 1);
-  std::uniform_real_distribution<double> deviation(0.2 * kDeviation, kDeviation);
-  TrackedTensor tensor{PlainTensor<double>(rows, cols), {}};
-  for (double& element : tensor.value.data) {
-    element = value(random);
-    tensor.variance.push_back(std::pow(deviation(random), 2));
-  }
-  return tensor;
-}
-
-/// The tensor with errors: independent ones, or one common to every sample (row) of a column.
-TrackedTensor disturbed(std::mt19937& random, const TrackedTensor& tensor, bool is_shared) {
-  std::normal_distribution<double> normal;
-  TrackedTensor result{tensor.value, {}};
-  std::vector<double> common;
-  for (std::int64_t i = 0; i < tensor.value.cols; ++i)
-    common.push_back(normal(random));
-  for (std::size_t i = 0; i < result.value.data.size(); ++i) {
-    const double error =
-        is_shared ? common[i % static_cast<std::size_t>(tensor.value.cols)] : normal(random);
-    result.value.data[i] += std::sqrt(tensor.variance[i]) * error;
-  }
-  return result;
-}
-
-/// Sample variance over claimed variance, smallest and largest of all elements.
-std::pair<double, double> ratios(const Operation& operation, const Tensors& inputs,
-                                 bool is_shared) {
-  std::mt19937 random(7);
-  TrackedArithmetic arithmetic(Rounding{0, 6.5, is_shared});
-  const TrackedTensor claimed = operation(arithmetic, inputs);
-  std::vector<double> squares(claimed.value.data.size());
-  for (int trial = 0; trial < kTrials; ++trial) {
-    Tensors noisy;
-    for (const TrackedTensor& input : inputs) {
-      noisy.push_back(disturbed(random, input, is_shared));
-    }
-    const TrackedTensor got = operation(arithmetic, noisy);
-    for (std::size_t i = 0; i < squares.size(); ++i) {
-      squares[i] += std::pow(got.value.data[i] - claimed.value.data[i], 2) / kTrials;
-    }
-  }
-  std::pair<double, double> range{INFINITY, 0};
-  for (std::size_t i = 0; i < squares.size(); ++i) {
-    constexpr double kNothing = 1e-20;  // float64's own roundings, far below what errors make
-    if (claimed.variance[i] < kNothing && squares[i] < kNothing) continue;
-    range.first = std::min(range.first, squares[i] / claimed.variance[i]);
-    range.second = std::max(range.second, squares[i] / claimed.variance[i]);
-  }
-  return range;
-}
+using test::Operation;
+using test::random_tensor;
+using test::ratios;
+using test::Row;
+using test::Tensors;
+using test::tolerance;
 
 TrackedTensor as_tensor(const TrackedScalar& scalar) {
   return {PlainTensor<double>(1, 1, {scalar.value}), {scalar.variance}};
 }
-
-struct Row {
-  const char* name;
-  std::vector<std::pair<std::int64_t, std::int64_t>> shapes;
-  Operation operation;
-};
 
 std::vector<Row> operations() {
   using A = TrackedArithmetic;
@@ -204,63 +146,6 @@ std::vector<Row> attention_operations() {
   return rows;
 }
 
-/// Of 6 rows by 4 experts.
-ModuleSpec experts_spec(std::int64_t top_k) {
-  ModuleSpec spec;
-  spec.type = ModuleType::Experts;
-  spec.in_features = 5;
-  spec.hidden = 3;
-  spec.num_experts = 4;
-  spec.top_k = top_k;
-  return spec;
-}
-
-/// Experts and their five gradients.
-std::vector<Row> experts_operations() {
-  using A = TrackedArithmetic;
-  std::vector<Row> rows;
-  for (const std::int64_t top_k : {1, 2, 4}) {
-    const ModuleSpec spec = experts_spec(top_k);
-    rows.push_back(
-        {"experts", {{6, 5}, {6, 4}, {12, 5}, {20, 3}, {12, 5}}, [spec](A& a, const Tensors& t) {
-           return a.experts(spec, t[0], t[1], t[2], t[3], t[4]);
-         }});
-    for (const std::size_t i : {0U, 1U, 2U, 3U, 4U}) {
-      rows.push_back({"experts gradient",
-                      {{6, 5}, {6, 4}, {12, 5}, {20, 3}, {12, 5}, {6, 5}},
-                      [spec, i](A& a, const Tensors& t) {
-                        return a.experts_gradients(spec, t[0], t[1], t[2], t[3], t[4], t[5])[i];
-                      }});
-    }
-  }
-  return rows;
-}
-
-/// The same with weights that have no errors.
-std::vector<Row> operations_of_exact_experts(std::mt19937& random) {
-  using A = TrackedArithmetic;
-  Tensors weights;
-  for (const auto& [num_rows, cols] : {std::pair{12, 5}, {20, 3}, {12, 5}})
-    weights.push_back({random_tensor(random, num_rows, cols).value, {}});
-  const ModuleSpec spec = experts_spec(2);
-  std::vector<Row> rows = {{"experts", {{6, 5}, {6, 4}}, [=](A& a, const Tensors& t) {
-                              return a.experts(spec, t[0], t[1], weights[0], weights[1],
-                                               weights[2]);
-                            }}};
-  for (const std::size_t i : {0U, 1U, 2U, 3U, 4U}) {
-    rows.push_back({"experts gradient", {{6, 5}, {6, 4}, {6, 5}}, [=](A& a, const Tensors& t) {
-                      return a.experts_gradients(spec, t[0], t[1], weights[0], weights[1],
-                                                 weights[2], t[2])[i];
-                    }});
-  }
-  return rows;
-}
-
-/// k standard deviations of a sample variance, sqrt(2 / trials) each.
-double tolerance() {
-  return confidence_multiplier(1000) * std::sqrt(2.0 / kTrials);
-}
-
 TEST_CASE("claimed variances are those of results under independent errors") {
   std::mt19937 random(3);
   for (const Row& row : operations()) {
@@ -289,25 +174,22 @@ TEST_CASE("claimed variances of the operations of graphs are those of results, t
 
 // Errors reach a result on two ways, by scores and by what scores weigh, which the formulas take as
 // independent: (a + b)² <= 2 (a² + b²).
-TEST_CASE("claimed variances of attention and experts are at least half of results'") {
+TEST_CASE("claimed variances of attention are at least half of results'") {
   std::mt19937 random(9);
-  for (const auto& rows : {attention_operations(), experts_operations()}) {
-    for (const Row& row : rows) {
-      Tensors inputs;
-      for (const auto& [num_rows, cols] : row.shapes)
-        inputs.push_back(random_tensor(random, num_rows, cols));
-      const auto [smallest, largest] = ratios(row.operation, inputs, false);
-      INFO(row.name);
-      CHECK(smallest >= 0.02);  // where the two cancel
-      CHECK(largest <= 2 * (1 + tolerance()));
-    }
+  for (const Row& row : attention_operations()) {
+    Tensors inputs;
+    for (const auto& [rows, cols] : row.shapes)
+      inputs.push_back(random_tensor(random, rows, cols));
+    const auto [smallest, largest] = ratios(row.operation, inputs, false);
+    INFO(row.name);
+    CHECK(smallest >= 0.02);  // where the two cancel
+    CHECK(largest <= 2 * (1 + tolerance()));
   }
 }
 
-TEST_CASE("samples that share errors stay within what attention, norms and experts claim") {
+TEST_CASE("samples that share errors stay within what attention and norms claim") {
   std::mt19937 random(10);
-  for (const auto& rows :
-       {attention_operations(), operations_of_graphs(), operations_of_exact_experts(random)}) {
+  for (const auto& rows : {attention_operations(), operations_of_graphs()}) {
     for (const Row& row : rows) {
       INFO(row.name);
       Tensors inputs;
