@@ -10,6 +10,7 @@
 #include "base/dtype.h"
 #include "baseline/exact_arithmetic.h"
 #include "baseline/expert_routes.h"
+#include "baseline/module_parameters.h"
 #include "baseline/reference_pass.h"
 #include "baseline/sample_data.h"
 #include "baseline/tracked_arithmetic.h"

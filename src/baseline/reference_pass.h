@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "baseline/expert_routes.h"
+#include "baseline/module_parameters.h"
 #include "baseline/sample_data.h"
 #include "model/model_spec.h"
 #include "scenario/scenario.h"
@@ -23,23 +24,6 @@ struct PassResult {
   std::vector<typename Arithmetic::Tensor> gradients;  ///< like Scenario::parameters
   std::vector<ExpertRoutes> routes;                    ///< like experts_modules
 };
-
-/// Rows and columns of a parameter as a matrix: a weight as it is, those of experts under one
-/// another, everything else one row.
-struct MatrixSize {
-  std::int64_t rows = 1;
-  std::int64_t cols = 1;
-};
-
-[[nodiscard]] inline MatrixSize matrix_size(const ParameterSpec& parameter) {
-  const bool is_matrix = parameter.kind == ParameterSpec::Kind::LinearWeight ||
-                         parameter.kind == ParameterSpec::Kind::EmbeddingWeight;
-  if (is_matrix) return {parameter.shape[0], parameter.shape[1]};
-  if (parameter.kind == ParameterSpec::Kind::ExpertWeight) {
-    return {parameter.shape[0] * parameter.shape[1], parameter.shape[2]};
-  }
-  return {1, num_elems(parameter.shape)};
-}
 
 /// One forward and backward pass of the whole batch, in the arithmetic of the derived or of the
 /// exact mode, with one micro-batch. A model is walked operation by operation, every activation a
@@ -70,18 +54,6 @@ class ReferencePass {
   }
 
  private:
-  /// Parameters of a module: weights in their order, and a bias, -1: none.
-  struct ModuleParameters {
-    std::vector<int> weights;
-    int bias = -1;
-
-    [[nodiscard]] std::vector<int> all() const {
-      std::vector<int> result = weights;
-      if (bias >= 0) result.push_back(bias);
-      return result;
-    }
-  };
-
   [[nodiscard]] bool is_mean() const {
     return scenario_.training.loss_normalization == LossNormalization::LocalMean;
   }
@@ -140,7 +112,6 @@ class ReferencePass {
   void run_modules() {
     const std::vector<ModuleSpec>& modules = scenario_.model.modules;
     index_parameters();
-    find_needed_gradients();
     const std::vector<std::int64_t> features = features_along(scenario_.model);
     activations_.resize(modules.size() + 1);
     gradients_.resize(modules.size() + 1);
@@ -161,37 +132,13 @@ class ReferencePass {
 
   /// Counts how many modules use a parameter, too.
   void index_parameters() {
-    module_parameters_.resize(scenario_.model.modules.size());
-    for (int i = 0; i < static_cast<int>(scenario_.parameters.size()); ++i) {
-      const ParameterSpec& spec = scenario_.parameters[static_cast<std::size_t>(i)];
-      ModuleParameters& own = module_parameters_[static_cast<std::size_t>(spec.module)];
-      const bool is_bias = spec.kind == ParameterSpec::Kind::LinearBias ||
-                           spec.kind == ParameterSpec::Kind::NormBias;
-      if (is_bias) {
-        own.bias = i;
-      } else {
-        own.weights.push_back(i);
-      }
-    }
+    module_parameters_ = parameters_by_module(scenario_.model, scenario_.parameters);
+    needs_gradient_ = needed_gradients(scenario_.model, module_parameters_);
     users_left_.resize(scenario_.parameters.size());
     has_gradient_.resize(scenario_.parameters.size());
-    for (std::size_t m = 0; m < module_parameters_.size(); ++m) {
-      ModuleParameters& own = module_parameters_[m];
-      const int tied_to = scenario_.model.modules[m].tied_to;
-      if (tied_to >= 0) own.weights = module_parameters_[static_cast<std::size_t>(tied_to)].weights;
+    for (const ModuleParameters& own : module_parameters_) {
       for (const int p : own.all())
         ++users_left_[static_cast<std::size_t>(p)];
-    }
-  }
-
-  /// An activation needs a gradient if a parameter has a part in it.
-  void find_needed_gradients() {
-    needs_gradient_.assign(module_parameters_.size() + 1, false);
-    for (std::size_t m = 0; m < module_parameters_.size(); ++m) {
-      bool needs = !module_parameters_[m].all().empty();
-      for (const int input : inputs_of(scenario_.model, static_cast<int>(m)))
-        needs = needs || needs_gradient_[static_cast<std::size_t>(input)];
-      needs_gradient_[m + 1] = needs;
     }
   }
 

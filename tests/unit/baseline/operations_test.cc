@@ -307,8 +307,8 @@ Operation router_operation(const ModuleSpec& spec) {
 }
 
 // Rows of a router and experts that are alike leave a gradient of x that is small beside the sums
-// that a position has in common: without what these round, errors would be 1.3 times what is
-// claimed.
+// that a position has in common: without what these round, errors would be 5 times what is claimed,
+// and 1.6 times if every logit took them as its own.
 TEST_CASE("what a position's experts have in common is in the gradient by the router") {
   ModuleSpec spec;
   spec.type = ModuleType::Experts;
