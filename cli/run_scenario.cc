@@ -12,6 +12,7 @@
 #include "exec/limits.h"
 #include "plan/build_plan.h"
 #include "plan/verify_plan.h"
+#include "scenario/locate.h"
 #include "verify/compare_runs.h"
 
 namespace hpsim {
@@ -70,11 +71,15 @@ Report judged_run(const Scenario& scenario, const RunSettings& settings, Progres
   return report;
 }
 
-/// Names the scenario in what a later stage found wrong with it.
-Error in_file(const Error& error, const std::string& file) {
+/// Names the scenario, and the place in it, in what a later stage found wrong with it.
+Error in_file(const Error& error, const Scenario& scenario) {
   std::vector<Diagnostic> diagnostics = error.diagnostics();
   for (Diagnostic& diagnostic : diagnostics) {
-    if (diagnostic.file.empty()) diagnostic.file = file;
+    if (diagnostic.file.empty()) diagnostic.file = scenario.file;
+    if (diagnostic.line > 0 || diagnostic.pointer.empty() || !scenario.source) continue;
+    const SourcePosition place = locate(*scenario.source, {diagnostic.pointer}).at(0);
+    diagnostic.line = place.line;
+    diagnostic.column = place.column;
   }
   return {error.kind(), std::move(diagnostics)};
 }
@@ -99,7 +104,7 @@ Report report_on(const Scenario& scenario, const RunSettings& settings, Progress
     return make_rejected_report(scenario, backend, rejected);
   } catch (const Error& error) {
     progress.clear();
-    return make_error_report(scenario, backend, in_file(error, scenario.file));
+    return make_error_report(scenario, backend, in_file(error, scenario));
   } catch (const InternalError& error) {
     progress.clear();
     return internal_error_report(scenario, backend, error.what());
@@ -109,7 +114,7 @@ Report report_on(const Scenario& scenario, const RunSettings& settings, Progress
         scenario, backend,
         in_file(Error(ErrorKind::Environment, "out of memory",
                       "use fewer ranks, steps or elements, or --backend symbolic"),
-                scenario.file));
+                scenario));
   }
 }
 

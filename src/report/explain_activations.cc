@@ -77,9 +77,9 @@ std::vector<int> joined(std::vector<int> a, const std::vector<int>& b) {
 std::string activations_text(const Plan& plan, const TextStyle& style) {
   if (plan.modules.empty()) return {};
   Table table({{"module", false, true},
-               {"takes", false, true},
+               {"takes"},
                {"before it", false, true},
-               {"gives", false, true},
+               {"gives"},
                {"after it", false, true},
                {"in backward", false, true}});
   const std::size_t count = plan.modules.size();
@@ -95,7 +95,8 @@ std::string activations_text(const Plan& plan, const TextStyle& style) {
                    {listed({changes_text(plan, planned.before), exchange})},
                    {brief(planned.layout.given)},
                    {listed({exchange, changes_text(plan, planned.after)})},
-                   {listed({exchange, sends_back ? exchange : "", changes_text(plan, backward)})}});
+                   {listed({exchange + (exchange.empty() || !sends_back ? "" : ", twice"),
+                            changes_text(plan, backward)})}});
   }
   if (folds) {
     table.add_line(fmt::format("… {} more modules; --full tells all of them", count - shown));

@@ -39,7 +39,7 @@ TwoDigits rounded_up(double value) {
   return nearest.value() < value ? next(nearest) : nearest;
 }
 
-constexpr std::array<const char*, 4> kNumericKeys = {"losses", "grad_norms", "digest", "routing"};
+constexpr std::array<const char*, 4> kNumericKeys = {"routing", "losses", "grad_norms", "digest"};
 
 /// One of the two series of numbers of a golden.
 struct Series {

@@ -121,9 +121,12 @@ class PlanText {
     for (const Step& step : plan_.steps) {
       if (is_shown(step)) footnotes_.add(step.why);
       if (!step.collective) continue;
-      const auto name = name_of(step.collective->dtype);
-      if (std::find(dtypes_.begin(), dtypes_.end(), name) == dtypes_.end()) dtypes_.push_back(name);
-      has_uneven_ = has_uneven_ || !step.collective->elems_in.is_uniform();
+      has_collectives_ = true;
+      has_other_dtypes_ =
+          has_other_dtypes_ || step.collective->dtype != plan_.scenario.numerics.dtype;
+      has_routed_ = has_routed_ || step.collective->is_routed;
+      has_uneven_ =
+          has_uneven_ || (!step.collective->is_routed && !step.collective->elems_in.is_uniform());
     }
     buckets_of_unit_.assign(plan_.scenario.units.size(), 0);
     for (const Bucket& bucket : plan_.buckets)
@@ -211,7 +214,8 @@ class PlanText {
     line.work[0] = dims_text(plan_.mesh(), spec.dims);
     line.work[1] = format_count(plan_.mesh().num_ranks() / spec.group_size);
     line.work[2] = elements_text(spec);
-    if (dtypes_.size() > 1) line.work[2] += fmt::format(" {}", name_of(spec.dtype));
+    const DType usual = plan_.scenario.numerics.dtype;
+    if (spec.dtype != usual) line.work[2] += fmt::format(" {}", name_of(spec.dtype));
     line.work[3] = bytes_text(spec);
     if (is_reduction(spec.op)) {
       line.work[4] = format_factor(spec.scale);
@@ -315,16 +319,20 @@ class PlanText {
   }
 
   [[nodiscard]] std::string wire_lines() const {
-    if (dtypes_.empty()) return {};
+    if (!has_collectives_) return {};
     std::string text =
         "Elements and bytes are per rank; scale multiplies what comes out, or what goes in";
-    if (dtypes_.size() == 1) text += fmt::format("; all collectives carry {}", dtypes_[0]);
+    const auto usual = name_of(plan_.scenario.numerics.dtype);
+    text += has_other_dtypes_
+                ? fmt::format("; collectives carry {} where no other type stands", usual)
+                : fmt::format("; all collectives carry {}", usual);
     if (has_fused_) {
       text += "; layouts are those of one parameter of the unit, hpsim explain tells each";
     }
     if (has_uneven_) {
       text += "; ≤: tensor parallelism leaves ranks different sizes, --format json lists them";
     }
+    if (has_routed_) text += "; experts are taken to get equal numbers of positions";
     return "\n" + wrapped(text + ".", 0, kTextWidth);
   }
 
@@ -359,7 +367,9 @@ class PlanText {
   const PlanView& view_;
   TextStyle style_;
   Footnotes footnotes_;
-  std::vector<std::string_view> dtypes_;
+  bool has_collectives_ = false;
+  bool has_other_dtypes_ = false;
+  bool has_routed_ = false;
   std::vector<std::int64_t> buckets_of_unit_;
   bool has_uneven_ = false;
   bool has_fused_ = false;

@@ -100,6 +100,23 @@ TEST_CASE("more than 64 ranks on gloo is a usage error that names the others") {
   }
 }
 
+TEST_CASE("experts that rounding may swap are refused by place, position and number") {
+  // Twelve rows of two numbers of -1, 0, 1: some are alike, and so are their probabilities.
+  const ScratchDirectory scratch;
+  const std::string file = scratch.write("alike.json", R"json({
+  "hpsim": 1, "mesh": {"shape": [2], "mesh_dim_names": ["fsdp"]},
+  "model": [{"name": "norm", "type": "rms_norm", "dim": 2},
+    {"name": "moe", "type": "moe", "dim": 2, "hidden": 3, "experts": 12, "top_k": 3}],
+  "data": {"sample_shape": [2], "init": {"kind": "integer", "max": 1}}
+})json");
+  const ProgramResult result = run_program({HPSIM_PROGRAM, "run", file, "--backend", "local"});
+  CHECK(result.exit_code == 3);
+  CHECK(contains(result.err, file + ":4:5: /model/1: error: NEAR_TIE: at step 0 \"moe.experts\" "));
+  CHECK(contains(result.err, "help: take another data.seed"));
+  // Nothing is computed there, and nothing is chosen.
+  CHECK(run_program({HPSIM_PROGRAM, "run", file, "--backend", "symbolic"}).exit_code == 0);
+}
+
 TEST_CASE("a run stops at the first that does not pass, or keeps going") {
   const ScratchDirectory scratch;
   scratch.write("a.json", kSmallest);

@@ -118,7 +118,7 @@ TEST_CASE("explain tells where positions go to experts and come back") {
   const Plan exchanging = plan_on("");
   CHECK_THAT(activations_text(exchanging, {}),
              Contains("\n  moe.experts  S(0) S(0)  all_to_all ep 2  S(0) S(0)  all_to_all ep 2  "
-                      "all_to_all ep 2, all_to_all ep 2\n"));
+                      "all_to_all ep 2, twice\n"));
   CHECK(activations_json(exchanging)[2]["exchange"] == Json::parse(R"(["ep"])"));
   const Plan alike = plan_on(R"(, "data_dims": ["fsdp"])");
   CHECK_THAT(activations_text(alike, {}), !Contains("all_to_all"));

@@ -416,14 +416,14 @@ TEST_CASE("all that is wrong with a tree of modules is told at once") {
             R"("type": "relu"}, 3]}, {"name": "a", "type": "repeat", "count": 0, "module": []},)"
             R"({"type": "moe", "dim": 8, "hidden": 8, "experts": 2, "top_k": 1})")) ==
         "expected \"linear\", \"relu\", \"tanh\", \"silu\", \"gelu\", \"layer_norm\", "
-        "\"rms_norm\", \"embedding\", \"attention\", \"mlp\", \"residual\", \"sequential\" or "
+        "\"rms_norm\", \"embedding\", \"attention\", \"mlp\", \"moe\", \"residual\", "
+        "\"sequential\" or "
         "\"repeat\", found \"relo\"\n"
         "the name \"x.y\" of module 1 contains a dot\n"
         "expected an object, found 3\n"
         "modules 0 and 1 both have the name \"a\"\n"
         "expected an integer of at least 1, found 0\n"
-        "expected an object, found []\n"
-        "not supported yet: \"type\": \"moe\"\n");
+        "expected an object, found []\n");
 }
 
 }  // namespace
