@@ -219,7 +219,7 @@ TEST_CASE("an inexact scenario in exact mode is refused with its file") {
   const ProgramResult result = run_program({HPSIM_PROGRAM, "run", file, "--backend", "local"});
   CAPTURE(result.out, result.err);
   CHECK(result.exit_code == 3);
-  CHECK(contains(result.err, file + ": "));
+  CHECK(contains(result.err, file + ":3:57: /numerics/mode: error: "));
 }
 
 TEST_CASE("list, schema, version, help and exit codes") {

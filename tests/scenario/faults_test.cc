@@ -194,16 +194,17 @@ TEST_CASE("what cannot be planted is refused before any rank starts") {
     CHECK(result.exit_code == 2);
     CHECK(result.err ==
           file +
-              ": /faults/0: error: fault \"kill\" needs a process per rank, which "
+              ":2:78: /faults/0: error: fault \"kill\" needs a process per rank, which "
               "backend " +
               backend + " does not have\n  help: use --backend gloo, or leave \"faults\" out\n");
   }
   const ProgramResult gloo = run_program({HPSIM_PROGRAM, "run", file});
   CHECK(gloo.exit_code == 3);
-  CHECK(gloo.err == file +
-                        ": /faults/0/seq: error: collective 6 is outside 0..5\n  help: the run "
-                        "has 6 collectives; the report lists them, without the faults, under "
-                        "\"collectives\"\n");
+  CHECK(gloo.err ==
+        file +
+            ":2:117: /faults/0/seq: error: collective 6 is outside 0..5\n  help: the run "
+            "has 6 collectives; the report lists them, without the faults, under "
+            "\"collectives\"\n");
 }
 
 #ifndef HPSIM_SANITIZED  // they need terabytes
