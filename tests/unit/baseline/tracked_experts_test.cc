@@ -51,7 +51,7 @@ test::Operation operation(std::int64_t top_k, std::size_t result) {
   };
 }
 
-TEST_CASE("what experts inherit from one input is what their results have of it") {
+TEST_CASE("what experts inherit from one input is what their results have of it", "[.slow]") {
   struct Case {
     Input source;
     std::vector<std::size_t> results;
