@@ -42,6 +42,46 @@ std::int64_t routed_to(const RoutedCounts& counts, const Interval& experts) {
   return sum;
 }
 
+/// Positions that ranks send and get under balanced routing: all ranks hold equally many, so all
+/// route alike. Ranks that differ along other dims than those that cut experts do the same.
+class BalancedRows {
+ public:
+  BalancedRows(const Plan& plan, int module)
+      : mesh_(plan.mesh()), exchange_dims_(hpsim::exchange_dims(plan, module)) {
+    for (const int dim : cutting_order(weight_of(plan, module).unsharded, 0))
+      cut_dims_ = union_of(cut_dims_, {dim});
+    const Coordinate first(static_cast<std::size_t>(mesh_.num_dims()), 0);
+    const ModuleSpec& spec = spec_of(plan, module);
+    const RoutedCounts routed =
+        balanced_counts(num_routed_rows(plan, module, first) * spec.top_k, spec.num_experts);
+    Coordinate coordinate = first;
+    do {
+      to_held_.push_back(routed_to(routed, experts_at(plan, module, coordinate)));
+    } while (advance(mesh_, cut_dims_, coordinate));
+  }
+
+  [[nodiscard]] const MeshDims& cut_dims() const { return cut_dims_; }
+  [[nodiscard]] std::int64_t sent(const Coordinate& coordinate) const {
+    std::int64_t sum = 0;
+    for (const Coordinate& member : group_coordinates(mesh_, exchange_dims_, coordinate))
+      sum += to_held(member);
+    return sum;
+  }
+  [[nodiscard]] std::int64_t received(const Coordinate& coordinate) const {
+    return mesh_.size(exchange_dims_) * to_held(coordinate);
+  }
+
+ private:
+  [[nodiscard]] std::int64_t to_held(const Coordinate& coordinate) const {
+    return to_held_.at(static_cast<std::size_t>(mesh_.index_along(cut_dims_, coordinate)));
+  }
+
+  const Mesh& mesh_;
+  MeshDims exchange_dims_;
+  MeshDims cut_dims_;
+  std::vector<std::int64_t> to_held_;  ///< per part of the experts: what one rank routes to it
+};
+
 }  // namespace
 
 RoutedCounts balanced_counts(std::int64_t routed, std::int64_t num_experts) {
@@ -106,11 +146,16 @@ std::int64_t num_routed_rows(const Plan& plan, int module, const Coordinate& coo
 }
 
 Routing balanced_routing(const Plan& plan) {
-  return [&plan](const Coordinate& coordinate, std::int64_t /*step*/, int index) {
-    const int module = experts_modules(plan.scenario.model).at(static_cast<std::size_t>(index));
+  std::vector<RoutedCounts> counts;  // all ranks hold equally many positions
+  const Coordinate first(static_cast<std::size_t>(plan.mesh().num_dims()), 0);
+  for (const int module : experts_modules(plan.scenario.model)) {
     const ModuleSpec& spec = spec_of(plan, module);
-    return balanced_counts(num_routed_rows(plan, module, coordinate) * spec.top_k,
-                           spec.num_experts);
+    counts.push_back(
+        balanced_counts(num_routed_rows(plan, module, first) * spec.top_k, spec.num_experts));
+  }
+  return [counts = std::move(counts)](const Coordinate& /*coordinate*/, std::int64_t /*step*/,
+                                      int index) {
+    return counts.at(static_cast<std::size_t>(index));
   };
 }
 
@@ -128,21 +173,12 @@ std::optional<CollectiveSpec> token_collective(const Plan& plan, int module, Ste
   }
   spec.dtype = plan.scenario.numerics.dtype;
   spec.is_routed = true;
-  // Ranks that differ along other dims hold the same experts, and as many positions.
-  const MeshDims cut = [&] {
-    MeshDims sorted;
-    for (const int dim : cutting_order(weight_of(plan, module).unsharded, 0))
-      sorted = union_of(sorted, {dim});
-    return sorted;
-  }();
-  const Routing routing = balanced_routing(plan);
-  Step step;
-  step.kind = kind;
-  step.module = module;
+  const BalancedRows rows(plan, module);
+  const std::int64_t features = spec_of(plan, module).in_features;
   const auto tabulated = [&](bool is_in) {
-    return PerCoordinate::tabulate(mesh, cut, [&](const Coordinate& coordinate) {
-      const RoutedElems elems = routed_elems(plan, step, coordinate, routing);
-      return is_in ? elems.in : elems.out;
+    const bool sends = is_in == (kind == StepKind::Dispatch);
+    return PerCoordinate::tabulate(mesh, rows.cut_dims(), [&](const Coordinate& coordinate) {
+      return features * (sends ? rows.sent(coordinate) : rows.received(coordinate));
     });
   };
   spec.elems_in = tabulated(true);

@@ -29,12 +29,18 @@ MeshDims split_along(const Plan& plan, int module) {
 }
 
 /// Positions that all ranks together route to each expert, copies of positions counted once.
-Counts tokens_of(const Plan& plan, int module, int index, std::int64_t step,
+Counts tokens_of(const Plan& plan, int module, int index, std::int64_t step, bool is_balanced,
                  const Routing& routing) {
   const auto num_experts = static_cast<std::size_t>(
       plan.scenario.model.modules.at(static_cast<std::size_t>(module)).num_experts);
   Counts tokens(num_experts, 0);
   Coordinate coordinate(static_cast<std::size_t>(plan.mesh().num_dims()), 0);
+  if (is_balanced) {  // all ranks route alike
+    tokens = routing(coordinate, step, index);
+    for (std::int64_t& count : tokens)
+      count *= plan.mesh().size(split_along(plan, module));
+    return tokens;
+  }
   do {
     const RoutedCounts routed = routing(coordinate, step, index);
     for (std::size_t expert = 0; expert < num_experts; ++expert)
@@ -76,7 +82,7 @@ std::vector<RoutingReport> routing_reports(const Plan& plan, const RunResult& ru
       report.module = module_name(plan.scenario.model, module);
       report.step = step;
       report.is_assumed = !run.has_numbers();
-      report.tokens = tokens_of(plan, module, index, step, routing);
+      report.tokens = tokens_of(plan, module, index, step, report.is_assumed, routing);
       report.imbalance = imbalance_of(report.tokens);
       report.received = received_by(plan, module, step, routing);
       report.rank_imbalance = imbalance_of(report.received);

@@ -1,6 +1,8 @@
 #include "trace/plan_ledger.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "base/check.h"
 #include "plan/activation_part.h"
@@ -271,7 +273,14 @@ class MemoryReplay {
     bool needs_input_gradient = false;
   };
 
-  [[nodiscard]] ExpertSizes expert_sizes(const Step& step) const {
+  /// Worked out once for all steps of the module in an optimizer step.
+  [[nodiscard]] const ExpertSizes& expert_sizes(const Step& step) {
+    const auto [known, is_new] = expert_sizes_.try_emplace({step.step, step.module});
+    if (is_new) known->second = measured_experts(step);
+    return known->second;
+  }
+
+  [[nodiscard]] ExpertSizes measured_experts(const Step& step) const {
     const auto at = static_cast<std::size_t>(step.module);
     const TokenCounts counts = token_counts(plan_, step.module, step.step, coordinate_, routing_);
     const std::int64_t dim = scenario_.model.modules[at].in_features;
@@ -287,7 +296,7 @@ class MemoryReplay {
   /// What is sent goes, what arrives is sorted by expert.
   void dispatch(const Step& step) {
     constexpr MemoryKind kKind = MemoryKind::Activations;
-    const ExpertSizes sizes = expert_sizes(step);
+    const ExpertSizes& sizes = expert_sizes(step);
     allocate(kKind, sizes.sent);
     allocate(kKind, sizes.received);
     // Outputs of the experts were of use until their gradients are made.
@@ -299,7 +308,7 @@ class MemoryReplay {
 
   void experts_forward(const Step& step) {
     constexpr MemoryKind kKind = MemoryKind::Activations;
-    const ExpertSizes sizes = expert_sizes(step);
+    const ExpertSizes& sizes = expert_sizes(step);
     if (!sizes.exchanges) allocate(kKind, sizes.received);
     allocate(kKind, 2 * sizes.hidden);
     allocate(kKind, sizes.hidden);
@@ -312,7 +321,7 @@ class MemoryReplay {
   /// into outputs or gradients.
   void combine(const Step& step) {
     constexpr MemoryKind kKind = MemoryKind::Activations;
-    const ExpertSizes sizes = expert_sizes(step);
+    const ExpertSizes& sizes = expert_sizes(step);
     allocate(kKind, sizes.received);
     release(kKind, sizes.received);
     allocate(kKind, sizes.sent);
@@ -326,7 +335,7 @@ class MemoryReplay {
 
   void experts_backward(const Step& step) {
     constexpr MemoryKind kKind = MemoryKind::Activations;
-    const ExpertSizes sizes = expert_sizes(step);
+    const ExpertSizes& sizes = expert_sizes(step);
     if (!sizes.exchanges) {  // gradients of the outputs, in whose place the outputs were
       allocate(kKind, sizes.received);
       release(kKind, sizes.received);
@@ -425,6 +434,7 @@ class MemoryReplay {
   std::vector<HeldShard> held_;               ///< per parameter
   std::vector<std::int64_t> slot_elems_;      ///< per parameter
   std::vector<std::int64_t> row_elems_;       ///< per bucket
+  std::map<std::pair<std::int64_t, int>, ExpertSizes> expert_sizes_;  ///< by step and module
   std::vector<char> has_gradients_;
   std::vector<char> is_scattered_;
   std::vector<char> is_sealed_;
