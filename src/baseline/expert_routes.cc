@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "base/error.h"
 #include "scenario/locate.h"
@@ -38,15 +39,19 @@ RouterRow router_row(const Rounding& rounding, const TrackedSoftmax& softmax,
 bool is_near_tie(const RouterRow& row, std::size_t chosen, std::size_t other) {
   const double gap = row.logits[chosen] - row.logits[other];
   if (gap == 0 && row.is_exact[chosen] && row.is_exact[other]) return false;
-  return row.p[chosen] < row.smallest_p || gap <= row.reach[chosen] + row.reach[other];
+  return gap <= row.reach[chosen] + row.reach[other];
 }
 
-/// Of `order`, all experts by falling p: the k-th and the one behind it are looked at first.
+/// Of `order`, the chosen experts by falling p, then the others: the k-th chosen is looked at
+/// first.
 std::optional<NearTie> near_tie_of(const RouterRow& row, const std::vector<std::int32_t>& order,
                                    std::int64_t top_k, std::int64_t index) {
   for (auto i = static_cast<std::size_t>(top_k); i-- > 0;) {
+    const auto chosen = static_cast<std::size_t>(order[i]);
+    if (row.p[chosen] < row.smallest_p) {
+      return NearTie{index, order[i], -1, row.p[chosen], 0};
+    }
     for (auto j = static_cast<std::size_t>(top_k); j < order.size(); ++j) {
-      const auto chosen = static_cast<std::size_t>(order[i]);
       const auto other = static_cast<std::size_t>(order[j]);
       if (!is_near_tie(row, chosen, other)) continue;
       return NearTie{index, order[i], order[j], row.p[chosen], row.p[other]};
@@ -59,17 +64,16 @@ std::optional<NearTie> near_tie_of(const RouterRow& row, const std::vector<std::
 
 std::vector<std::int32_t> largest_first(std::span<const double> p, std::int64_t top_k) {
   std::vector<std::int32_t> order(p.size());
-  for (std::size_t i = 0; i < p.size(); ++i)
-    order[i] = static_cast<std::int32_t>(i);
-  const auto place = [&](std::int32_t i) { return p[static_cast<std::size_t>(i)]; };
-  // Not std::sort: the numbers of a training that diverged may be NaN.
-  for (auto first = order.begin(); first != order.begin() + top_k; ++first) {
-    auto largest = first;
-    for (auto at = first; at != order.end(); ++at) {
-      if (place(*at) > place(*largest)) largest = at;
-    }
-    std::rotate(first, largest, largest + 1);
-  }
+  std::iota(order.begin(), order.end(), 0);
+  // The numbers of a training that diverged may be NaN: these come last, whatever the others are.
+  const auto rank_of = [&](std::int32_t i) {
+    const double value = p[static_cast<std::size_t>(i)];
+    return std::isnan(value) ? -1.0 : value;
+  };
+  std::partial_sort(order.begin(), order.begin() + top_k, order.end(),
+                    [&](std::int32_t a, std::int32_t b) {
+                      return rank_of(a) != rank_of(b) ? rank_of(a) > rank_of(b) : a < b;
+                    });
   order.resize(static_cast<std::size_t>(top_k));
   return order;
 }
@@ -79,9 +83,16 @@ ExpertRoutes route_by(const Rounding& rounding, const TrackedSoftmax& softmax,
   ExpertRoutes routes;
   for (std::int64_t i = 0; i < logits.value.rows; ++i) {
     const RouterRow row = router_row(rounding, softmax, logits, i);
-    const std::vector<std::int32_t> order = largest_first(row.p, logits.value.cols);
-    routes.experts.insert(routes.experts.end(), order.begin(), order.begin() + top_k);
-    if (!routes.near_tie) routes.near_tie = near_tie_of(row, order, top_k, i);
+    std::vector<std::int32_t> order = largest_first(row.p, top_k);
+    routes.experts.insert(routes.experts.end(), order.begin(), order.end());
+    if (routes.near_tie) continue;
+    std::vector<bool> is_chosen(row.p.size(), false);
+    for (const std::int32_t expert : order)
+      is_chosen[static_cast<std::size_t>(expert)] = true;
+    for (std::size_t expert = 0; expert < row.p.size(); ++expert) {
+      if (!is_chosen[expert]) order.push_back(static_cast<std::int32_t>(expert));
+    }
+    routes.near_tie = near_tie_of(row, order, top_k, i);
   }
   return routes;
 }
@@ -97,13 +108,22 @@ void require_certain(const Scenario& scenario, std::int64_t step,
     Diagnostic diagnostic;
     diagnostic.file = scenario.file;
     diagnostic.pointer = module_pointer(scenario.model, modules.at(i));
+    const auto dtype = name_of(scenario.numerics.dtype);
     diagnostic.message = fmt::format(
-        "NEAR_TIE: at step {} \"{}\" sends sample {}, position {} to expert {} of probability {}, "
-        "not to expert {} of {}, which rounding in {} may turn round",
+        "NEAR_TIE: at step {} \"{}\" sends sample {}, position {} to expert {} of probability "
+        "{:.9g}",
         step, module_name(scenario.model, modules[i]), tie.row / positions, tie.row % positions,
-        tie.chosen, tie.chosen_p, tie.other, tie.other_p, name_of(scenario.numerics.dtype));
-    diagnostic.help =
-        fmt::format("take another data.seed{}", is_float64 ? "" : ", or dtype \"float64\"");
+        tie.chosen, tie.chosen_p);
+    if (tie.other < 0) {
+      diagnostic.message += fmt::format(", too small for {}", dtype);
+      diagnostic.help = "logits are too far apart: make the bound of data.init, or lr, smaller";
+    } else {
+      diagnostic.message +=
+          fmt::format(", not to expert {} of {:.9g}; rounding in {} may swap them", tie.other,
+                      tie.other_p, dtype);
+      diagnostic.help =
+          fmt::format("take another data.seed{}", is_float64 ? "" : ", or dtype \"float64\"");
+    }
     throw Error(ErrorKind::InvalidScenario, {diagnostic});
   }
 }

@@ -14,7 +14,7 @@ namespace hpsim {
 struct NearTie {
   std::int64_t row = 0;
   std::int32_t chosen = 0;
-  std::int32_t other = 0;  ///< which a run may choose in its place
+  std::int32_t other = 0;  ///< which a run may choose in its place; -1: p of `chosen` underflows
   double chosen_p = 0;
   double other_p = 0;
 };
@@ -43,7 +43,8 @@ struct ExpertRoutes {
 ///   s_i - s_j > k (sqrt(E_i + 2c) + sqrt(E_j + 2c)),
 /// or if both logits are exact and equal: then their p are equal, too, and the index decides. It
 /// is checked for every pair, since one of lower p may have a larger error. Where the p of i
-/// underflows, errors are not relative, and nothing is certain.
+/// underflows, errors are not relative, and nothing is certain: neither which expert comes next nor
+/// what the chosen one computes.
 [[nodiscard]] ExpertRoutes route_by(const Rounding& rounding, const TrackedSoftmax& softmax,
                                     const TrackedTensor& logits, std::int64_t top_k);
 

@@ -42,52 +42,66 @@ std::int64_t routed_to(const RoutedCounts& counts, const Interval& experts) {
   return sum;
 }
 
-/// Positions that ranks send and get under balanced routing: all ranks hold equally many, so all
-/// route alike. Ranks that differ along other dims than those that cut experts do the same.
+/// Routed positions of every rank: all hold equally many.
+std::int64_t num_routed(const Plan& plan, int module) {
+  const Coordinate first(static_cast<std::size_t>(plan.mesh().num_dims()), 0);
+  return num_routed_rows(plan, module, first) * spec_of(plan, module).top_k;
+}
+
+/// Positions that ranks send and get under balanced routing. Ranks that differ along other dims
+/// than those that cut experts do the same.
 class BalancedRows {
  public:
   BalancedRows(const Plan& plan, int module)
       : mesh_(plan.mesh()), exchange_dims_(hpsim::exchange_dims(plan, module)) {
     for (const int dim : cutting_order(weight_of(plan, module).unsharded, 0))
       cut_dims_ = union_of(cut_dims_, {dim});
-    const Coordinate first(static_cast<std::size_t>(mesh_.num_dims()), 0);
-    const ModuleSpec& spec = spec_of(plan, module);
-    const RoutedCounts routed =
-        balanced_counts(num_routed_rows(plan, module, first) * spec.top_k, spec.num_experts);
-    Coordinate coordinate = first;
+    Coordinate coordinate(static_cast<std::size_t>(mesh_.num_dims()), 0);
     do {
-      to_held_.push_back(routed_to(routed, experts_at(plan, module, coordinate)));
+      held_.push_back(experts_at(plan, module, coordinate));
     } while (advance(mesh_, cut_dims_, coordinate));
+    for (std::int64_t member = 0; member < mesh_.size(exchange_dims_); ++member) {
+      routed_.push_back(
+          balanced_counts(num_routed(plan, module), spec_of(plan, module).num_experts, member));
+    }
   }
 
   [[nodiscard]] const MeshDims& cut_dims() const { return cut_dims_; }
   [[nodiscard]] std::int64_t sent(const Coordinate& coordinate) const {
     std::int64_t sum = 0;
     for (const Coordinate& member : group_coordinates(mesh_, exchange_dims_, coordinate))
-      sum += to_held(member);
+      sum += routed_to(routed_by(coordinate), held_at(member));
     return sum;
   }
   [[nodiscard]] std::int64_t received(const Coordinate& coordinate) const {
-    return mesh_.size(exchange_dims_) * to_held(coordinate);
+    std::int64_t sum = 0;
+    for (const Coordinate& member : group_coordinates(mesh_, exchange_dims_, coordinate))
+      sum += routed_to(routed_by(member), held_at(coordinate));
+    return sum;
   }
 
  private:
-  [[nodiscard]] std::int64_t to_held(const Coordinate& coordinate) const {
-    return to_held_.at(static_cast<std::size_t>(mesh_.index_along(cut_dims_, coordinate)));
+  [[nodiscard]] const Interval& held_at(const Coordinate& coordinate) const {
+    return held_.at(static_cast<std::size_t>(mesh_.index_along(cut_dims_, coordinate)));
+  }
+  [[nodiscard]] const RoutedCounts& routed_by(const Coordinate& coordinate) const {
+    return routed_.at(static_cast<std::size_t>(mesh_.index_along(exchange_dims_, coordinate)));
   }
 
   const Mesh& mesh_;
   MeshDims exchange_dims_;
   MeshDims cut_dims_;
-  std::vector<std::int64_t> to_held_;  ///< per part of the experts: what one rank routes to it
+  std::vector<Interval> held_;        ///< per part of the experts
+  std::vector<RoutedCounts> routed_;  ///< per member of an exchange group
 };
 
 }  // namespace
 
-RoutedCounts balanced_counts(std::int64_t routed, std::int64_t num_experts) {
-  RoutedCounts counts;
-  for (std::int64_t expert = 0; expert < num_experts; ++expert)
-    counts.push_back(routed / num_experts + (expert < routed % num_experts ? 1 : 0));
+RoutedCounts balanced_counts(std::int64_t routed, std::int64_t num_experts, std::int64_t member) {
+  RoutedCounts counts(static_cast<std::size_t>(num_experts), routed / num_experts);
+  const std::int64_t rest = routed % num_experts;
+  for (std::int64_t i = 0; i < rest; ++i)
+    ++counts[static_cast<std::size_t>((member * rest + i) % num_experts)];
   return counts;
 }
 
@@ -146,16 +160,24 @@ std::int64_t num_routed_rows(const Plan& plan, int module, const Coordinate& coo
 }
 
 Routing balanced_routing(const Plan& plan) {
-  std::vector<RoutedCounts> counts;  // all ranks hold equally many positions
-  const Coordinate first(static_cast<std::size_t>(plan.mesh().num_dims()), 0);
+  struct Balanced {
+    MeshDims dims;
+    std::vector<RoutedCounts> counts;  ///< per member of an exchange group
+  };
+  std::vector<Balanced> modules;
   for (const int module : experts_modules(plan.scenario.model)) {
-    const ModuleSpec& spec = spec_of(plan, module);
-    counts.push_back(
-        balanced_counts(num_routed_rows(plan, module, first) * spec.top_k, spec.num_experts));
+    Balanced& balanced = modules.emplace_back();
+    balanced.dims = exchange_dims(plan, module);
+    for (std::int64_t member = 0; member < plan.mesh().size(balanced.dims); ++member) {
+      balanced.counts.push_back(
+          balanced_counts(num_routed(plan, module), spec_of(plan, module).num_experts, member));
+    }
   }
-  return [counts = std::move(counts)](const Coordinate& /*coordinate*/, std::int64_t /*step*/,
-                                      int index) {
-    return counts.at(static_cast<std::size_t>(index));
+  return [&plan, modules = std::move(modules)](const Coordinate& coordinate, std::int64_t /*step*/,
+                                               int index) {
+    const Balanced& balanced = modules.at(static_cast<std::size_t>(index));
+    return balanced.counts.at(
+        static_cast<std::size_t>(plan.mesh().index_along(balanced.dims, coordinate)));
   };
 }
 

@@ -18,11 +18,14 @@ using RoutedCounts = std::vector<std::int64_t>;
 /// step, of the experts module with that index among experts_modules.
 using Routing = std::function<RoutedCounts(const Coordinate&, std::int64_t step, int index)>;
 
-/// Balanced routing: `routed` positions over all experts, the first ones one more where they do not
-/// divide.
+/// Balanced routing of one member of an exchange group: `routed` positions over all experts. Where
+/// they do not divide, what is left goes to some, beginning behind those of the member before: so
+/// all members together are balanced, too.
 ///
-///   10 over 4    3 3 2 2
-[[nodiscard]] RoutedCounts balanced_counts(std::int64_t routed, std::int64_t num_experts);
+///   10 over 4    member 0: 3 3 2 2    1: 2 2 3 3    2: 3 3 2 2
+///   1 over 3     member 0: 1 0 0      1: 0 1 0      2: 0 0 1
+[[nodiscard]] RoutedCounts balanced_counts(std::int64_t routed, std::int64_t num_experts,
+                                           std::int64_t member);
 
 /// Mesh dims over which an experts module exchanges positions: those that cut its experts and split
 /// the samples too, ascending. Along others that cut them ranks hold the same positions, and each
@@ -57,7 +60,8 @@ struct TokenCounts {
 [[nodiscard]] std::int64_t num_routed_rows(const Plan& plan, int module,
                                            const Coordinate& coordinate);
 
-/// The routing of which plans without numbers speak: balanced_counts on every rank.
+/// The routing of which plans without numbers speak: balanced_counts on every rank. \pre `plan`
+/// outlives it
 [[nodiscard]] Routing balanced_routing(const Plan& plan);
 
 /// The collective of a Route, Dispatch or Combine step of an experts module, its elements those of

@@ -82,7 +82,8 @@ std::int64_t most_in_a_step(const Report& report, bool counts_bytes) {
   std::int64_t most = 0;
   for (const CollectiveReport& collective : report.collectives) {
     const CollectiveSpec& spec = collective.spec;
-    const std::int64_t elems = std::max(spec.elems_in.largest(), spec.elems_out.largest());
+    const std::int64_t elems =
+        std::max(collective.elems_in().largest(), collective.elems_out().largest());
     std::int64_t& sum = by_step[collective.step];
     sum += counts_bytes ? elems * size_bytes(spec.dtype) : 1;
     most = std::max(most, sum);

@@ -175,6 +175,13 @@ Json collective_json(const Mesh& mesh, const std::vector<PayloadReport>& payload
             {"bytes_out", elems_json(mesh, spec.elems_out, lists_ranks, elem_bytes)}};
   if (!payload.activation.empty()) json["activation"] = payload.activation;
   if (spec.is_routed) json["routing"] = "balanced";
+  if (collective.routed) {
+    json["routed"] = {
+        {"elements_in", elems_json(mesh, collective.elems_in(), lists_ranks)},
+        {"elements_out", elems_json(mesh, collective.elems_out(), lists_ranks)},
+        {"bytes_in", elems_json(mesh, collective.elems_in(), lists_ranks, elem_bytes)},
+        {"bytes_out", elems_json(mesh, collective.elems_out(), lists_ranks, elem_bytes)}};
+  }
   return json;
 }
 

@@ -57,6 +57,28 @@ void add_plan(const Plan& plan, Report& report) {
   }
 }
 
+/// What a run with numbers sent to experts and back. \pre add_plan
+void add_routed(const Plan& plan, const RunResult& run, Report& report) {
+  if (!run.has_numbers() || experts_modules(plan.scenario.model).empty()) return;
+  const Routing routing = run_routing(plan, run);
+  MeshDims all_dims;
+  for (int dim = 0; dim < plan.mesh().num_dims(); ++dim)
+    all_dims.push_back(dim);
+  std::size_t seq = 0;
+  for (const Step& step : plan.steps) {
+    if (!step.collective) continue;
+    CollectiveReport& collective = report.collectives.at(seq++);
+    if (!step.collective->is_routed) continue;
+    const auto tabulated = [&](bool is_in) {
+      return PerCoordinate::tabulate(plan.mesh(), all_dims, [&](const Coordinate& coordinate) {
+        const RoutedElems elems = routed_elems(plan, step, coordinate, routing);
+        return is_in ? elems.in : elems.out;
+      });
+    };
+    collective.routed = {tabulated(true), tabulated(false)};
+  }
+}
+
 void raise_to(std::int64_t& maximum, std::int64_t value) {
   maximum = std::max(maximum, value);
 }
@@ -279,6 +301,7 @@ Report make_report(const VerifiedPlan& plan, const RunResult& run, const Referen
   report.findings = verdict.findings;
   locate_findings(scenario, report.findings);
   add_plan(*plan, report);
+  add_routed(*plan, run, report);
   add_measurements(run, report);
   report.routing = routing_reports(*plan, run);
   add_balanced_peaks(*plan, !run.has_numbers(), report);

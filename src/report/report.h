@@ -45,6 +45,20 @@ struct CollectiveReport {
   int payload = -1;  ///< into Report::payloads
   int partial = -1;  ///< into PayloadReport::partials; -1: all of it
   CollectiveSpec spec;
+  /// Of a collective of tokens in a run with numbers: what it really sent, while `spec` has what
+  /// balanced routing would send, which is the same on every backend.
+  struct Routed {
+    PerCoordinate elems_in;
+    PerCoordinate elems_out;
+  };
+  std::optional<Routed> routed;
+
+  [[nodiscard]] const PerCoordinate& elems_in() const {
+    return routed ? routed->elems_in : spec.elems_in;
+  }
+  [[nodiscard]] const PerCoordinate& elems_out() const {
+    return routed ? routed->elems_out : spec.elems_out;
+  }
 };
 
 /// The buckets of the plan, then the activations of its redistributions, the loss, and what

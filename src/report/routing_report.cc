@@ -35,17 +35,15 @@ Counts tokens_of(const Plan& plan, int module, int index, std::int64_t step, boo
       plan.scenario.model.modules.at(static_cast<std::size_t>(module)).num_experts);
   Counts tokens(num_experts, 0);
   Coordinate coordinate(static_cast<std::size_t>(plan.mesh().num_dims()), 0);
-  if (is_balanced) {  // all ranks route alike
-    tokens = routing(coordinate, step, index);
-    for (std::int64_t& count : tokens)
-      count *= plan.mesh().size(split_along(plan, module));
-    return tokens;
-  }
+  // Balanced routing is the same in every exchange group.
+  const MeshDims split = split_along(plan, module);
+  const MeshDims group = is_balanced ? exchange_dims(plan, module) : split;
+  const std::int64_t num_groups = plan.mesh().size(split) / plan.mesh().size(group);
   do {
     const RoutedCounts routed = routing(coordinate, step, index);
     for (std::size_t expert = 0; expert < num_experts; ++expert)
-      tokens[expert] += routed.at(expert);
-  } while (advance(plan.mesh(), split_along(plan, module), coordinate));
+      tokens[expert] += num_groups * routed.at(expert);
+  } while (advance(plan.mesh(), group, coordinate));
   return tokens;
 }
 

@@ -33,10 +33,20 @@ Badge badge_of(Outcome outcome) {
   return {"", Ink::Plain};
 }
 
+/// Wrapped beside its label.
+std::string painted_note(const std::string& note, const TextStyle& style) {
+  constexpr std::string_view kLabel = "note: ";
+  const std::size_t indent = kIndent + kLabel.size();
+  std::string text = wrapped(note, indent, kTextWidth);
+  text.replace(0, indent,
+               std::string(kIndent, ' ') + painted(std::string(kLabel), Ink::Yellow, style.color));
+  return text;
+}
+
 std::string notes_section(const Report& report, const TextStyle& style) {
   std::string text;
   for (const std::string& note : report.notes)
-    text += std::string(kIndent, ' ') + painted("note: ", Ink::Yellow, style.color) + note + "\n";
+    text += painted_note(note, style);
   return text;
 }
 

@@ -205,8 +205,8 @@ std::vector<CollectiveKind> collective_kinds(const Report& report, std::int64_t 
       kind = kinds.end() - 1;
     }
     ++kind->count;
-    kind->bytes_in += spec.elems_in.largest() * size_bytes(spec.dtype);
-    kind->bytes_out += spec.elems_out.largest() * size_bytes(spec.dtype);
+    kind->bytes_in += collective.elems_in().largest() * size_bytes(spec.dtype);
+    kind->bytes_out += collective.elems_out().largest() * size_bytes(spec.dtype);
     if (kind->scale && *kind->scale != scale) kind->scale.reset();
   }
   return kinds;

@@ -1,6 +1,7 @@
 #include "scenario/check_modules.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <set>
@@ -162,6 +163,14 @@ void check_experts(const std::vector<ModuleNode>& modules) {
     const ObjectReader& reader = module.reader;
     const auto experts = reader.integer("experts");
     const auto top_k = reader.integer("top_k");
+    constexpr std::int64_t kMostExperts = 65536;  // every rank counts what goes to each
+    if (experts && *experts > kMostExperts) {
+      reader.problems().add(reader.where("experts"),
+                            fmt::format("{} has {} experts; the limit is {}",
+                                        in_quotes(module.name), *experts, kMostExperts),
+                            "write fewer");
+      continue;
+    }
     if (!experts || !top_k || *top_k <= *experts) continue;
     reader.problems().add(reader.where("top_k"),
                           fmt::format("{} sends every position to {} experts, but has {}",
@@ -257,16 +266,15 @@ Shape read_positions(const ObjectReader& scenario, const std::vector<ModuleNode>
 void check_numel(const LoweredModel& lowered) {
   std::set<const ModuleNode*> told;
   for (const ParameterSpec& parameter : list_parameters(lowered.model)) {
-    if (parameter.shape.size() != 2 || checked_num_elems(parameter.shape)) continue;
+    if (checked_num_elems(parameter.shape)) continue;
     const auto module = static_cast<std::size_t>(parameter.module);
     const ModuleNode& node = *lowered.nodes[module];
     if (!told.insert(&node).second) continue;
-    node.reader.problems().add(
-        node.reader.at(),
-        fmt::format("the weight of {}, {} * {}, has more than 2^63 - 1 elements",
-                    in_quotes(lowered.model.modules[module].name), parameter.shape[0],
-                    parameter.shape[1]),
-        "make it smaller");
+    node.reader.problems().add(node.reader.at(),
+                               fmt::format("the weight of {}, {}, has more than 2^63 - 1 elements",
+                                           in_quotes(lowered.model.modules[module].name),
+                                           fmt::join(parameter.shape, " * ")),
+                               "make it smaller");
   }
 }
 

@@ -71,9 +71,10 @@ class StyleReader {
     bool cuts_experts = false;
     bool cuts_others = false;
     for (const auto& [pattern, at] : patterns) {
-      const bool is_expert =
-          at.value->is_string() && *at.value == std::string(name_of(Style::Expert));
-      (is_expert ? cuts_experts : cuts_others) = true;
+      const std::optional<Style> style =
+          at.value->is_string() ? style_of(at.value->get_ref<const std::string&>()) : std::nullopt;
+      if (!style || *style == Style::Replicate) continue;
+      (*style == Style::Expert ? cuts_experts : cuts_others) = true;
     }
     const auto check = [&](bool is_used, const std::optional<int>& dim, const char* role) {
       if (!is_used || dim) return;

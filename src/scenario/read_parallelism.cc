@@ -221,6 +221,10 @@ class ParallelismReader {
     const MeshDims dims = cutting_order(placements_[w1], 0);
     const std::int64_t num_ranks = mesh_.size(dims);
     if (dims.empty() || spec.num_experts % num_ranks == 0) return;
+    const std::string pointer = module_pointer(model_, static_cast<int>(module));
+    const Json& file = scenario_.at().value->at(Json::json_pointer(pointer));
+    const ObjectReader moe({&file, pointer}, "Module", problems_);
+    if (moe.is_bad("experts") || !moe.has("experts")) return;  // told already
     const JsonCursor* where = nullptr;
     for (const int dim : dims) {
       const auto& at = where_[w1][static_cast<std::size_t>(dim)];
@@ -230,10 +234,9 @@ class ParallelismReader {
     if (!told_heads_.insert(where->value).second) return;
     problems_.add(
         *where,
-        fmt::format("the {} experts of {} do not divide over {} ranks along {}: {} remain",
-                    spec.num_experts,
+        fmt::format("experts of {} do not divide over {} ranks along {}: it has {}",
                     in_quotes(std::string_view(spec.name).substr(0, spec.name.rfind('.'))),
-                    num_ranks, names_of_dims(dims), spec.num_experts % num_ranks),
+                    num_ranks, names_of_dims(dims), spec.num_experts),
         fmt::format("write a multiple of {} experts, or make the mesh dim smaller", num_ranks));
   }
 

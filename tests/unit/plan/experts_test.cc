@@ -43,11 +43,26 @@ Plan split_over_ep() {
   return plan_of("2, 2", R"("fsdp", "ep")", kExpert);
 }
 
-TEST_CASE("balanced routing: the first experts get what does not divide") {
-  CHECK(balanced_counts(10, 4) == Counts{3, 3, 2, 2});
-  CHECK(balanced_counts(8, 4) == Counts{2, 2, 2, 2});
-  CHECK(balanced_counts(0, 3) == Counts{0, 0, 0});
-  CHECK(balanced_counts(1, 1) == Counts{1});
+TEST_CASE("balanced routing: what does not divide goes round") {
+  CHECK(balanced_counts(10, 4, 0) == Counts{3, 3, 2, 2});
+  CHECK(balanced_counts(10, 4, 1) == Counts{2, 2, 3, 3});
+  CHECK(balanced_counts(10, 4, 2) == Counts{3, 3, 2, 2});
+  CHECK(balanced_counts(1, 3, 0) == Counts{1, 0, 0});
+  CHECK(balanced_counts(1, 3, 2) == Counts{0, 0, 1});
+  CHECK(balanced_counts(8, 4, 5) == Counts{2, 2, 2, 2});
+  CHECK(balanced_counts(0, 3, 1) == Counts{0, 0, 0});
+  CHECK(balanced_counts(1, 1, 7) == Counts{1});
+  // All members together are balanced, too.
+  for (std::int64_t routed = 0; routed < 12; ++routed) {
+    Counts sums(5, 0);
+    for (std::int64_t member = 0; member < 4; ++member) {
+      const RoutedCounts counts = balanced_counts(routed, 5, member);
+      for (std::size_t expert = 0; expert < 5; ++expert)
+        sums[expert] += counts[expert];
+    }
+    const auto [least, most] = std::minmax_element(sums.begin(), sums.end());
+    CHECK(*most - *least <= 1);
+  }
 }
 
 TEST_CASE("experts cut over a dim that splits the batch exchange positions") {

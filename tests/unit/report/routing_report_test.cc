@@ -140,11 +140,34 @@ TEST_CASE("what experts exchange stands in a report by name, and is said to be b
     activations.push_back(collective["activation"]);
     CHECK(collective["unit"] == "moe");
     CHECK(collective.contains("routing") == (collective["dtype"] != "int64"));
+    CHECK(collective.contains("routed") == (collective["dtype"] != "int64"));
   }
   CHECK(activations ==
         std::vector<std::string>{"counts of tokens of \"moe.experts\"", "tokens to \"moe.experts\"",
                                  "tokens from \"moe.experts\"", "gradients to \"moe.experts\"",
                                  "gradients from \"moe.experts\""});
+}
+
+TEST_CASE("a run tells what it really sent to experts, by rank") {
+  const Report report = local_report(plan_of());
+  const Json json = comparable_json(report, false);
+  for (const Json& collective : json["collectives"]) {
+    if (collective.value("activation", "") != "tokens to \"moe.experts\"") continue;
+    const Counts& received = report.routing.at(collective["step"].get<std::size_t>()).received;
+    Json expected = Json::array();
+    for (const std::int64_t count : received)
+      expected.push_back(8 * count);
+    CHECK(collective["routed"]["elements_out"] == expected);
+    CHECK(collective["elements_out"] == 160);  // balanced
+    // Every rank sends all it routes: 2 samples of 5 positions, two experts each.
+    CHECK(collective["routed"]["elements_in"] == 160);
+  }
+  // The text has the most that a rank sends, or gets.
+  const Report symbolic = [] {
+    SymbolicExecutor executor;
+    return report_of(plan_of(), executor);
+  }();
+  CHECK_FALSE(comparable_json(symbolic, false).dump().find("\"routed\"") != std::string::npos);
 }
 
 }  // namespace

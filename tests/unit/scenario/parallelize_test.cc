@@ -243,5 +243,21 @@ TEST_CASE("the style expert cuts experts along ep_dim, and leaves the router who
         fmt::format("{} [Shard(0), Shard(0)] [Shard(0), Shard(0)]", kWhole));
 }
 
+TEST_CASE("replicate cuts nothing, and needs no mesh dim to cut along") {
+  const auto placements = [](std::string_view styles) {
+    return parsed(
+               fmt::format(
+                   R"({{"hpsim": 1, "mesh": {{"shape": [2, 2], "mesh_dim_names": ["fsdp", "ep"]}},
+        "model": [{{"name": "up", "type": "linear", "in_features": 3, "out_features": 8}},
+          {{"name": "moe", "type": "moe", "dim": 8, "hidden": 6, "experts": 4, "top_k": 2}}],
+        "parallelize": {}}})",
+                   styles))
+        .placements;
+  };
+  CHECK(placements(R"({"moe": "replicate", "up": "replicate"})") == placements("{}"));
+  CHECK(placements(R"({"moe.router": "replicate", "moe.experts": "expert"})") ==
+        placements(R"({"moe": "expert"})"));
+}
+
 }  // namespace
 }  // namespace hpsim
