@@ -234,9 +234,9 @@ class ParallelismReader {
     if (!told_heads_.insert(where->value).second) return;
     problems_.add(
         *where,
-        fmt::format("experts of {} do not divide over {} ranks along {}: it has {}",
+        fmt::format("the number of experts of {}, {}, does not divide over {} ranks along {}",
                     in_quotes(std::string_view(spec.name).substr(0, spec.name.rfind('.'))),
-                    num_ranks, names_of_dims(dims), spec.num_experts),
+                    spec.num_experts, num_ranks, names_of_dims(dims)),
         fmt::format("write a multiple of {} experts, or make the mesh dim smaller", num_ranks));
   }
 
