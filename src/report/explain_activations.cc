@@ -40,26 +40,26 @@ std::vector<std::string> texts_of(const Plan& plan, const std::vector<int>& valu
   return texts;
 }
 
-/// "all_gather tp 2, slice ep 2"
+/// "all_gather tp, slice ep"
 std::string changes_text(const Plan& plan, const std::vector<int>& redistributions) {
   std::vector<std::string> texts;
   for (const int r : redistributions) {
     const Transition& transition = plan.redistributions[static_cast<std::size_t>(r)].transition;
     if (transition.op == RedistributeOp::Keep) continue;
     texts.push_back(
-        fmt::format("{} {}", name_of(transition.op), dims_text(plan.mesh(), transition.mesh_dims)));
+        fmt::format("{} {}", name_of(transition.op), plan.mesh().names(transition.mesh_dims)));
   }
   return fmt::format("{}", fmt::join(texts, ", "));
 }
 
-/// "all_to_all ep 2" of a module whose positions go to their experts, and of their way back; empty
+/// "all_to_all ep" of a module whose positions go to their experts, and of their way back; empty
 /// where nothing is exchanged.
 std::string exchange_text(const Plan& plan, int module) {
   const ModuleSpec& spec = plan.scenario.model.modules[static_cast<std::size_t>(module)];
   if (spec.type != ModuleType::Experts) return {};
   const MeshDims dims = exchange_dims(plan, module);
   if (dims.empty()) return {};
-  return fmt::format("{} {}", name_of(CollectiveOp::AllToAll), dims_text(plan.mesh(), dims));
+  return fmt::format("{} {}", name_of(CollectiveOp::AllToAll), plan.mesh().names(dims));
 }
 
 std::string listed(std::vector<std::string> texts) {

@@ -57,6 +57,30 @@ std::string elided(std::string_view text, std::size_t columns) {
   return std::string(text.substr(0, bytes)).append("…");
 }
 
+namespace {
+
+/// The first byte of code point number `index`, or the end.
+std::size_t byte_of(std::string_view text, std::size_t index) {
+  std::size_t seen = 0;
+  for (std::size_t byte = 0; byte < text.size(); ++byte) {
+    if (starts_code_point(text[byte]) && seen++ == index) return byte;
+  }
+  return text.size();
+}
+
+}  // namespace
+
+std::string elided_inside(std::string_view text, std::size_t columns) {
+  const std::size_t length = columns_of(text);
+  if (length <= columns) return std::string(text);
+  if (columns == 0) return {};
+  const std::size_t front = (columns - 1) / 3;
+  const std::size_t back = columns - 1 - front;
+  return std::string(text.substr(0, byte_of(text, front)))
+      .append("…")
+      .append(text.substr(byte_of(text, length - back)));
+}
+
 void Table::add_line(std::string text) {
   rows_.push_back({Cell{std::move(text), Ink::Dim}});
 }
@@ -73,12 +97,16 @@ std::vector<std::size_t> Table::widths(std::size_t available) const {
   std::size_t total = kGap * (columns_.size() - 1);
   for (const std::size_t width : widths)
     total += width;
-  for (std::size_t i = 0; i < widths.size() && total > available; ++i) {
-    if (!columns_[i].flexible) continue;
-    const std::size_t least = std::max<std::size_t>(columns_of(columns_[i].heading), 8);
-    const std::size_t give = std::min(total - available, widths[i] - std::min(widths[i], least));
-    widths[i] -= give;
-    total -= give;
+  while (total > available) {
+    std::size_t* widest = nullptr;
+    for (std::size_t i = 0; i < widths.size(); ++i) {
+      const std::size_t least = std::max<std::size_t>(columns_of(columns_[i].heading), 8);
+      if (!columns_[i].flexible || widths[i] <= least) continue;
+      if (widest == nullptr || widths[i] > *widest) widest = &widths[i];
+    }
+    if (widest == nullptr) break;
+    --*widest;
+    --total;
   }
   return widths;
 }
@@ -90,7 +118,7 @@ std::string Table::text(std::size_t indent, std::size_t width, bool color) const
     std::string line(indent, ' ');
     for (std::size_t i = 0; i < row.size(); ++i) {
       const bool alone = row.size() == 1 && columns_.size() > 1;
-      const std::string cell = alone ? row[i].text : elided(row[i].text, columns[i]);
+      const std::string cell = alone ? row[i].text : elided_inside(row[i].text, columns[i]);
       const std::string blanks(alone ? 0 : columns[i] - columns_of(cell), ' ');
       if (columns_[i].right && !alone) line += blanks;
       line += painted(cell, row[i].ink, color);

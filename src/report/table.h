@@ -21,6 +21,11 @@ enum class Ink { Plain, Dim, Bold, Red, Green, Yellow };
 ///   "weight", 6 -> "weight"    "weight", 4 -> "wei…"    "weight", 0 -> ""
 [[nodiscard]] std::string elided(std::string_view text, std::size_t columns);
 
+/// The same for names, which differ in their ends: a third in front, the rest behind.
+///
+///   "blocks.0.attn.wq", 10 -> "blo…ttn.wq"
+[[nodiscard]] std::string elided_inside(std::string_view text, std::size_t columns);
+
 struct Cell {
   std::string text;
   Ink ink = Ink::Plain;
@@ -29,7 +34,8 @@ struct Cell {
 struct Column {
   std::string heading;
   bool right = false;     ///< aligned right: numbers
-  bool flexible = false;  ///< gives way, down to its heading, where a line would be too long
+  bool flexible = false;  ///< gives way where a line would be too long, the widest one first, down
+                          ///< to its heading and 8 columns
 };
 
 /// Text in aligned columns, two blanks apart, no trailing blanks; the headings are dim.

@@ -37,19 +37,18 @@ Plan sequence_parallel() {
 }
 
 TEST_CASE("explain tells how activations are laid out along a model with sequence parallelism") {
-  CHECK(
-      activations_text(sequence_parallel(), {}) ==
-      "\n"
-      "activations along fsdp, tp: S(0) by samples, S(1) by positions, S(2) by features, R "
-      "whole, P terms\n"
-      "\n"
-      "  module  takes      before it        gives      after it             in backward\n"
-      "  norm    S(0) S(1)  slice tp 2       S(0) S(1)\n"
-      "  r.up    S(0) R     all_gather tp 2  S(0) S(2)                       reduce_scatter tp 2\n"
-      "  r.act   S(0) S(2)                   S(0) S(2)\n"
-      "  r.down  S(0) S(2)                   S(0) S(1)  reduce_scatter tp 2  all_gather tp 2\n"
-      "  r.add   S(0) S(1)                   S(0) S(1)\n"
-      "  (loss)  S(0) S(1)\n");
+  CHECK(activations_text(sequence_parallel(), {}) ==
+        "\n"
+        "activations along fsdp, tp: S(0) by samples, S(1) by positions, S(2) by features, R "
+        "whole, P terms\n"
+        "\n"
+        "  module  takes      before it      gives      after it           in backward\n"
+        "  norm    S(0) S(1)  slice tp       S(0) S(1)\n"
+        "  r.up    S(0) R     all_gather tp  S(0) S(2)                     reduce_scatter tp\n"
+        "  r.act   S(0) S(2)                 S(0) S(2)\n"
+        "  r.down  S(0) S(2)                 S(0) S(1)  reduce_scatter tp  all_gather tp\n"
+        "  r.add   S(0) S(1)                 S(0) S(1)\n"
+        "  (loss)  S(0) S(1)\n");
 }
 
 TEST_CASE("explain as JSON has every module's layouts and what changes them") {
@@ -117,8 +116,8 @@ TEST_CASE("explain tells where positions go to experts and come back") {
   };
   const Plan exchanging = plan_on("");
   CHECK_THAT(activations_text(exchanging, {}),
-             Contains("\n  moe.experts  S(0) S(0)  all_to_all ep 2  S(0) S(0)  all_to_all ep 2  "
-                      "all_to_all ep 2, twice\n"));
+             Contains("\n  moe.experts  S(0) S(0)  all_to_all ep  S(0) S(0)  all_to_all ep  "
+                      "all_to_all ep, twice\n"));
   CHECK(activations_json(exchanging)[2]["exchange"] == Json::parse(R"(["ep"])"));
   const Plan alike = plan_on(R"(, "data_dims": ["fsdp"])");
   CHECK_THAT(activations_text(alike, {}), !Contains("all_to_all"));
