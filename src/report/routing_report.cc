@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "base/units.h"
 #include "report/json_parts.h"
@@ -57,12 +58,13 @@ Counts received_by(const Plan& plan, int module, std::int64_t step, const Routin
   return received;
 }
 
-/// "3, 0, 5, 2", or "0 to 5" for many
+/// "3 0 5 2"; of many "20 each", or "0 to 5 each"
 std::string counts_text(const Counts& counts, bool full) {
   constexpr std::size_t kMost = 8;
   if (counts.size() <= kMost || full) return fmt::format("{}", fmt::join(counts, " "));
   const auto [least, most] = std::minmax_element(counts.begin(), counts.end());
-  return fmt::format("{} to {} each", *least, *most);
+  if (*least == *most) return format_count(*least) + " each";
+  return fmt::format("{} to {} each", format_count(*least), format_count(*most));
 }
 
 }  // namespace
@@ -107,23 +109,26 @@ nlohmann::ordered_json routing_json(const std::vector<RoutingReport>& routing) {
 std::string routing_section(const Report& report, const TextStyle& style) {
   if (report.routing.empty()) return {};
   constexpr std::size_t kMaxLines = 12;
-  Table table({{"experts", false, true},
-               {"step"},
-               {"tokens of each expert", false, true},
-               {"max/mean"},
-               {"tokens that each rank gets", false, true},
-               {"max/mean"}});
+  const bool lists_ranks = !report.routing[0].received.empty();
+  std::vector<Column> columns = {
+      {"experts", false, true}, {"step"}, {"tokens of each expert", false, true}, {"max/mean"}};
+  if (lists_ranks)
+    columns.insert(columns.end(), {{"tokens that each rank gets", false, true}, {"max/mean"}});
+  Table table(std::move(columns));
   const std::size_t count = report.routing.size();
   const bool folds = !style.full && count > kMaxLines;
   const std::size_t shown = folds ? kMaxLines - 1 : count;
   for (std::size_t i = 0; i < shown; ++i) {
     const RoutingReport& each = report.routing[i];
-    table.add_row({{each.module},
-                   {each.is_assumed ? "any" : fmt::format("{}", each.step)},
-                   {counts_text(each.tokens, style.full)},
-                   {fmt::format("{:.2f}", each.imbalance)},
-                   {each.received.empty() ? "" : counts_text(each.received, style.full)},
-                   {each.received.empty() ? "" : fmt::format("{:.2f}", each.rank_imbalance)}});
+    std::vector<Cell> row = {{each.module},
+                             {each.is_assumed ? "any" : fmt::format("{}", each.step)},
+                             {counts_text(each.tokens, style.full)},
+                             {fmt::format("{:.2f}", each.imbalance)}};
+    if (lists_ranks) {
+      row.push_back({counts_text(each.received, style.full)});
+      row.push_back({fmt::format("{:.2f}", each.rank_imbalance)});
+    }
+    table.add_row(std::move(row));
   }
   if (folds)
     table.add_line(fmt::format("… {} more lines; --full tells all of them", count - shown));

@@ -170,5 +170,15 @@ TEST_CASE("a run tells what it really sent to experts, by rank") {
   CHECK_FALSE(comparable_json(symbolic, false).dump().find("\"routed\"") != std::string::npos);
 }
 
+TEST_CASE("many counts are told by the least and the most") {
+  Report report;
+  report.routing.push_back({.module = "moe.experts", .tokens = Counts(16, 1024)});
+  CHECK_THAT(routing_section(report, {}), Contains("  1,024 each  "));
+  report.routing[0].tokens[3] = 7;
+  CHECK_THAT(routing_section(report, {}), Contains("  7 to 1,024 each  "));
+  report.routing[0].tokens.resize(4);
+  CHECK_THAT(routing_section(report, {}), Contains("  1024 1024 1024 7  "));
+}
+
 }  // namespace
 }  // namespace hpsim
