@@ -23,9 +23,11 @@ class TokenReplay {
 
   /// What is wrong with the next step, if anything is:
   ///
-  ///   forward     route, dispatch, forward, combine            another order: COMM_ORDER
-  ///   backward    dispatch, backward, combine                  a step missing, or twice:
-  ///   COMM_COUNT any         collectives that token_collective does not give COMM_SHAPE
+  ///   another order than route, dispatch, forward, combine,
+  ///   and in backward dispatch, backward, combine                    COMM_ORDER
+  ///   a step more than these, one missing at the end of the
+  ///   optimizer step, or an exchange where nothing is exchanged      COMM_COUNT
+  ///   a collective that token_collective does not give               COMM_SHAPE
   [[nodiscard]] std::optional<Fault> take(const Step& step);
 
  private:

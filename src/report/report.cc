@@ -210,6 +210,29 @@ void apply_expect(const Scenario& scenario, bool has_numbers, Report& report) {
   }
 }
 
+/// Of the innermost unit of every module; empty for those of none.
+std::vector<std::string> units_of_modules(const Scenario& scenario) {
+  const std::vector<std::vector<int>> around = units_around(scenario.model, scenario.units);
+  const bool has_root = !scenario.units.empty() && scenario.units[0].is_root;
+  std::vector<std::string> names(around.size(), has_root ? scenario.units[0].name : "");
+  for (std::size_t module = 0; module < around.size(); ++module) {
+    if (around[module].empty()) continue;
+    names[module] = scenario.units.at(static_cast<std::size_t>(around[module].back())).name;
+  }
+  return names;
+}
+
+/// Into payload_reports.
+int token_payload(const Plan& plan, const Step& step) {
+  const std::vector<int> modules = experts_modules(plan.scenario.model);
+  const auto index = std::find(modules.begin(), modules.end(), step.module) - modules.begin();
+  const auto kind =
+      std::find(kTokenSteps.begin(), kTokenSteps.end(), std::pair(step.phase, step.kind)) -
+      kTokenSteps.begin();
+  return static_cast<int>(plan.buckets.size() + plan.redistributions.size()) + 1 +
+         static_cast<int>(index) * static_cast<int>(kTokenSteps.size()) + static_cast<int>(kind);
+}
+
 }  // namespace
 
 std::string_view name_of(Outcome outcome) {
@@ -223,18 +246,6 @@ std::string_view name_of(Outcome outcome) {
   }
   HPSIM_CHECK(false, "unknown outcome {}", static_cast<int>(outcome));
   return {};
-}
-
-/// Of the innermost unit of every module; empty for those of none.
-std::vector<std::string> units_of_modules(const Scenario& scenario) {
-  const std::vector<std::vector<int>> around = units_around(scenario.model, scenario.units);
-  const bool has_root = !scenario.units.empty() && scenario.units[0].is_root;
-  std::vector<std::string> names(around.size(), has_root ? scenario.units[0].name : "");
-  for (std::size_t module = 0; module < around.size(); ++module) {
-    if (around[module].empty()) continue;
-    names[module] = scenario.units.at(static_cast<std::size_t>(around[module].back())).name;
-  }
-  return names;
 }
 
 std::vector<PayloadReport> payload_reports(const Plan& plan) {
@@ -261,17 +272,6 @@ std::vector<PayloadReport> payload_reports(const Plan& plan) {
     }
   }
   return reports;
-}
-
-/// Into payload_reports.
-int token_payload(const Plan& plan, const Step& step) {
-  const std::vector<int> modules = experts_modules(plan.scenario.model);
-  const auto index = std::find(modules.begin(), modules.end(), step.module) - modules.begin();
-  const auto kind =
-      std::find(kTokenSteps.begin(), kTokenSteps.end(), std::pair(step.phase, step.kind)) -
-      kTokenSteps.begin();
-  return static_cast<int>(plan.buckets.size() + plan.redistributions.size()) + 1 +
-         static_cast<int>(index) * static_cast<int>(kTokenSteps.size()) + static_cast<int>(kind);
 }
 
 CollectiveReport collective_report(const Plan& plan, const Step& step, std::int64_t seq) {

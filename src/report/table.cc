@@ -34,6 +34,15 @@ void strip_trailing_blanks(std::string& text) {
     text.pop_back();
 }
 
+/// The first byte of code point number `index`, or the end.
+std::size_t byte_of(std::string_view text, std::size_t index) {
+  std::size_t seen = 0;
+  for (std::size_t byte = 0; byte < text.size(); ++byte) {
+    if (starts_code_point(text[byte]) && seen++ == index) return byte;
+  }
+  return text.size();
+}
+
 }  // namespace
 
 std::string painted(std::string_view text, Ink ink, bool color) {
@@ -56,19 +65,6 @@ std::string elided(std::string_view text, std::size_t columns) {
   }
   return std::string(text.substr(0, bytes)).append("…");
 }
-
-namespace {
-
-/// The first byte of code point number `index`, or the end.
-std::size_t byte_of(std::string_view text, std::size_t index) {
-  std::size_t seen = 0;
-  for (std::size_t byte = 0; byte < text.size(); ++byte) {
-    if (starts_code_point(text[byte]) && seen++ == index) return byte;
-  }
-  return text.size();
-}
-
-}  // namespace
 
 std::string elided_inside(std::string_view text, std::size_t columns) {
   const std::size_t length = columns_of(text);
