@@ -1,8 +1,56 @@
 #include "base/dtype.h"
 
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
 #include "base/check.h"
 
 namespace hpsim {
+namespace {
+
+/// A float in a format of float32's exponents and 7 bits of fraction.
+float to_bfloat16(float value) {
+  if (std::isnan(value)) return value;
+  std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
+  bits += 0x7fffU + ((bits >> 16) & 1U);  // carries into the exponent, up to infinity
+  return std::bit_cast<float>(bits & 0xffff0000U);
+}
+
+/// A value in a format with this many bits of fraction and exponents from `min_exponent` (of the
+/// smallest normal number) to `max_exponent`.
+template <class T>
+T to_format(T value, int fraction_bits, int min_exponent, int max_exponent) {
+  if (value == 0 || !std::isfinite(value)) return value;
+  const int exponent = std::max(std::ilogb(value), min_exponent);
+  // Scaled so that the last bit of the format is 1: rint rounds ties to even there.
+  const T rounded = std::scalbn(std::nearbyint(std::scalbn(value, fraction_bits - exponent)),
+                                exponent - fraction_bits);
+  const T limit = std::scalbn(T(1), max_exponent + 1);
+  if (std::abs(rounded) < limit) return rounded;
+  return std::copysign(std::numeric_limits<T>::infinity(), value);
+}
+
+template <class T>
+T rounded_to(DType dtype, T value) {
+  switch (dtype) {
+    case DType::Float64:
+    case DType::Int64:
+      return value;
+    case DType::Float32:
+      return static_cast<T>(static_cast<float>(value));
+    case DType::BFloat16:
+      if constexpr (std::is_same_v<T, float>) return to_bfloat16(value);
+      return to_format(value, 7, -126, 127);
+    case DType::Float16:
+      return to_format(value, 10, -14, 15);
+  }
+  return value;
+}
+
+}  // namespace
 
 std::int64_t size_bytes(DType dtype) {
   switch (dtype) {
@@ -35,6 +83,47 @@ double unit_roundoff(DType dtype) {
   }
   HPSIM_CHECK(false, "dtype {} does not round", static_cast<int>(dtype));
   return 0;
+}
+
+template <class T>
+bool round_to(DType dtype, T* values, std::int64_t count) {
+  const bool is_carrier = std::is_same_v<T, float> && dtype == DType::Float32;
+  if (is_carrier || dtype == DType::Float64 || dtype == DType::Int64) return false;
+  bool has_changed = false;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const T rounded = rounded_to(dtype, values[i]);
+    has_changed |= rounded != values[i] && std::isfinite(values[i]);
+    values[i] = rounded;
+  }
+  return has_changed;
+}
+
+template bool round_to<float>(DType, float*, std::int64_t);
+template bool round_to<double>(DType, double*, std::int64_t);
+
+bool is_representable(DType dtype, double value) {
+  return std::isnan(value) || rounded_to(dtype, value) == value;
+}
+
+double smallest_normal(DType dtype) {
+  switch (dtype) {
+    case DType::Float64:
+      return 0x1p-1022;
+    case DType::Float32:
+    case DType::BFloat16:
+      return 0x1p-126;
+    case DType::Float16:
+      return 0x1p-14;
+    case DType::Int64:
+      break;
+  }
+  HPSIM_CHECK(false, "dtype {} has no subnormals", name_of(dtype));
+  return 0;
+}
+
+double smallest_subnormal(DType dtype) {
+  // The last bit of the smallest normal number.
+  return smallest_normal(dtype) * 2 * unit_roundoff(dtype);
 }
 
 std::string_view name_of(DType dtype) {

@@ -67,6 +67,7 @@ struct ModuleSpec {
   std::int64_t num_experts = 0;     ///< experts only
   std::int64_t top_k = 0;           ///< experts only: per position
   int tied_to = -1;                 ///< linear, embedding: module whose weight is its weight
+  bool ties_bias = false;           ///< and whose bias is its bias: that module, used once more
 };
 
 /// A module of the file that is made of others, or one of the copies of such a module that a repeat

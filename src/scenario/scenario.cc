@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "base/check.h"
+#include "scenario/precision.h"
 
 namespace hpsim {
 
@@ -101,7 +102,7 @@ bool is_sharded(const Scenario& scenario, int p) {
     return false;
   const Shape& shape = scenario.parameters.at(static_cast<std::size_t>(p)).shape;
   // Divided, not multiplied: sizes are not limited yet when the reader asks.
-  const std::int64_t elem_bytes = size_bytes(scenario.numerics.dtype);
+  const std::int64_t elem_bytes = size_bytes(parameter_dtype(scenario, p));
   const std::int64_t fewest_elems =
       spec.min_shard_bytes / elem_bytes + (spec.min_shard_bytes % elem_bytes != 0 ? 1 : 0);
   return num_elems(shape) >= fewest_elems;

@@ -56,10 +56,26 @@ struct ShardPlacement {
 /// been updated by its own gradient, the mean of their weights.
 enum class SyncObject { Grad, Weight };
 
+/// `mp_policy` (torch.distributed.fsdp.MixedPrecisionPolicy), the same for all units: see
+/// scenario/precision.h for what follows from it.
+struct MixedPrecision {
+  std::optional<DType> param_dtype;   ///< of gathered parameters and compute; none: their own
+  std::optional<DType> reduce_dtype;  ///< of the reduction of gradients; none: that of compute
+  std::optional<DType> output_dtype;  ///< of what a unit gives; none: that of compute
+  bool cast_forward_inputs = true;    ///< what a unit takes becomes param_dtype
+};
+
 /// `fully_shard`: what is cut, gathered and reduced, and when.
 struct FullyShardSpec {
   bool shards_parameters = true;  ///< enable_param_shard, or what null infers from the roles
   bool reshard_after_forward = true;
+  /// reshard_after_forward k: between forward and backward a rank keeps 1/k of the whole, and k
+  /// consecutive ranks of the shard group gather it again. 0: it keeps its shard. Divides the size
+  /// of the shard group, and is neither 1 nor all of it.
+  std::int64_t post_forward_size = 0;
+  bool reshard_after_backward = true;  ///< but for the last micro-batch, which always does
+  MixedPrecision mp_policy;
+  bool fuses_collectives = true;  ///< comm_fusion: one per unit, group and dtype, or per parameter
   SyncObject sync_object = SyncObject::Grad;
   ReduceOp reduce_op = ReduceOp::Avg;
   double gradient_scaling_factor = 1;            ///< k: multiplies the first collective's input
@@ -90,18 +106,56 @@ struct OptimizerSpec {
   }
 };
 
-enum class LossNormalization { LocalMean, Sum };
+/// What the loss terms s of a micro-batch of a data rank are divided by before their gradients add
+/// up: LocalMean n M, n their number and M the micro-batches; GlobalTokens the number of all terms
+/// of the optimizer step, on all data ranks; Sum 1.
+enum class LossNormalization { LocalMean, GlobalTokens, Sum };
 
 /// mse: mean over positions and features of (y - t)²; cross_entropy: mean over positions of
 /// -log softmax(y)[t], t a token, features are classes.
 enum class LossKind { Mse, CrossEntropy };
 
+/// `clip_grad_norm` (torch.nn.utils.clip_grad_norm_): gradients are multiplied by
+/// min(1, max_norm / (norm + 1e-6)).
+struct ClipSpec {
+  double max_norm = 1;
+  double norm_type = 2;  ///< p of the p-norm; infinity: the largest magnitude
+};
+
 struct TrainingSpec {
   std::int64_t steps = 1;
-  std::int64_t global_batch = 0;  ///< samples per optimizer step over all data ranks
+  std::int64_t global_batch = 0;   ///< samples per optimizer step over all data ranks
+  std::int64_t micro_batches = 1;  ///< passes per optimizer step, whose gradients add up
+  /// Per micro-batch whether gradients are reduced, and whether all-reduces are among that; empty:
+  /// all are. The last one always reduces all.
+  std::vector<bool> gradient_syncs;
+  std::vector<bool> all_reduces;
   LossKind loss = LossKind::Mse;
   LossNormalization loss_normalization = LossNormalization::LocalMean;
   OptimizerSpec optimizer;
+  std::optional<ClipSpec> clip_grad_norm;
+  /// Per parameter the optimizer step from which on it has a gradient (`frozen`, `unfreeze_at`), at
+  /// least `steps` where it never has one; empty: all have one from the first step on.
+  std::vector<std::int64_t> trained_from;
+  bool reduce_unused = false;  ///< parameters that no rank uses have gradients of zeros
+
+  [[nodiscard]] bool syncs_gradients(std::int64_t micro_batch) const {
+    return gradient_syncs.empty() || gradient_syncs.at(static_cast<std::size_t>(micro_batch));
+  }
+  [[nodiscard]] bool does_all_reduce(std::int64_t micro_batch) const {
+    return all_reduces.empty() || all_reduces.at(static_cast<std::size_t>(micro_batch));
+  }
+};
+
+/// One of `data.inactive`: what some data ranks leave out of some passes. A part [first, end) of
+/// ModelSpec::modules is the identity there: its last module gives what its first one takes, or, of
+/// a residual, what is added to. An elementwise parameter leaves the loss.
+struct InactiveSpec {
+  int first = 0;                            ///< into ModelSpec::modules, or ModelSpec::elementwise
+  int end = 0;                              ///< behind its last
+  std::vector<std::int64_t> data_ranks;     ///< ascending
+  std::vector<std::int64_t> steps;          ///< optimizer steps, ascending
+  std::vector<std::int64_t> micro_batches;  ///< ascending
 };
 
 struct DataSpec {
@@ -111,11 +165,16 @@ struct DataSpec {
   FillSpec input;
   FillSpec target;
   MeshDims data_dims;  ///< the batch is split over them, row-major
+  /// Valid positions of each micro-batch of each data rank, the first ones in (sample, position)
+  /// order: [data rank][micro-batch]; empty: all. Only valid positions have loss terms.
+  std::vector<std::vector<std::int64_t>> tokens;
+  std::vector<InactiveSpec> inactive;
 };
 
 struct NumericsSpec {
   enum class Mode { Derived, Exact };
-  DType dtype = DType::Float32;  ///< float32 or float64
+  DType dtype = DType::Float32;         ///< of parameters, optimizer state and data
+  std::vector<DType> parameter_dtypes;  ///< like parameters; empty: all are `dtype`
   Mode mode = Mode::Derived;
 };
 
@@ -159,9 +218,13 @@ struct Scenario {
 
   /// Ranks that see distinct data: product of the sizes of data_dims.
   [[nodiscard]] std::int64_t num_data_ranks() const { return mesh.size(data.data_dims); }
-  /// Samples of one data rank in one optimizer step.
+  /// Samples of one data rank in one optimizer step: micro_batches times micro_batch_size.
   [[nodiscard]] std::int64_t local_batch() const {
     return training.global_batch / num_data_ranks();
+  }
+  /// Samples of one data rank in one micro-batch.
+  [[nodiscard]] std::int64_t micro_batch_size() const {
+    return local_batch() / training.micro_batches;
   }
   [[nodiscard]] bool is_exact() const { return numerics.mode == NumericsSpec::Mode::Exact; }
 };

@@ -24,9 +24,12 @@ using ReferenceRoutes = std::vector<std::int32_t>;
 
 /// One optimizer step, from the parameters and state that the run held before it.
 struct ReferenceStep {
-  ReferenceScalar loss;                             ///< of the whole batch, before the update
-  ReferenceScalar grad_norm;                        ///< 2-norm of G
-  std::vector<ReferenceTensor> gradients;           ///< G, like Scenario::parameters
+  ReferenceScalar loss;  ///< of the whole batch, before the update
+  /// The mean over all valid terms of the step: what the loss would be with global_tokens.
+  ReferenceScalar global_loss;
+  ReferenceScalar grad_norm;                        ///< norm of G, before clipping (norm_type or 2)
+  std::vector<ReferenceTensor> gradients;           ///< G, like Scenario::parameters, before
+                                                    ///< clipping; empty: it has none
   std::vector<ReferenceTensor> parameters;          ///< after the update
   std::vector<std::vector<ReferenceTensor>> state;  ///< [state tensor][parameter], after
   std::vector<ReferenceRoutes> routes;              ///< like experts_modules
