@@ -30,6 +30,8 @@ std::string_view name_of(CheckId id) {
       return "padding";
     case CheckId::Ledger:
       return "ledger";
+    case CheckId::Precision:
+      return "precision";
     case CheckId::Routing:
       return "routing";
     case CheckId::Expect:
@@ -49,6 +51,8 @@ std::string_view name_of(FindingCode code) {
       return "PARAM_VALUE";
     case FindingCode::LossValue:
       return "LOSS_VALUE";
+    case FindingCode::LocalMean:
+      return "LOCAL_MEAN";
     case FindingCode::NormValue:
       return "NORM_VALUE";
     case FindingCode::ReplicaDiverged:

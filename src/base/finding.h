@@ -24,6 +24,7 @@ enum class CheckId {
   ReplicaAgreement,  ///< copies of a shard hold the same bits
   Padding,           ///< padding was zero whenever it was sent
   Ledger,            ///< measured memory equals planned memory
+  Precision,         ///< numbers are of the dtypes that the plan says
   Routing,           ///< positions went to the experts that the baseline chooses
   Expect,            ///< the scenario's `expect`
 };
@@ -37,6 +38,7 @@ enum class FindingCode {
   GradValue,         ///< "GRAD_VALUE"
   ParamValue,        ///< "PARAM_VALUE": a parameter, or optimizer state of it
   LossValue,         ///< "LOSS_VALUE"
+  LocalMean,         ///< "LOCAL_MEAN": the mean of means is not the mean over all terms
   NormValue,         ///< "NORM_VALUE"
   ReplicaDiverged,   ///< "REPLICA_DIVERGED"
   UnreducedPartial,  ///< "UNREDUCED_PARTIAL"

@@ -19,13 +19,13 @@ std::size_t position_of(std::int64_t data_rank, const ActivationPart& part) {
 }  // namespace
 
 template <class T>
-LocalActivation<T> take_activation(RankMemory<T>& memory, std::int64_t elems) {
-  return {memory.take(MemoryKind::Activations, elems), elems};
+LocalActivation<T> take_activation(RankMemory<T>& memory, DType dtype, std::int64_t elems) {
+  return {memory.take(MemoryKind::Activations, dtype, elems), elems, dtype};
 }
 
 template <class T>
 void give_back(RankMemory<T>& memory, LocalActivation<T>& activation) {
-  memory.give_back(MemoryKind::Activations, activation.data, activation.elems);
+  memory.give_back(MemoryKind::Activations, activation.dtype, activation.data, activation.elems);
   activation.elems = 0;
 }
 
@@ -36,7 +36,7 @@ void add_activation(const LocalActivation<T>& from, LocalActivation<T>& to) {
 }
 
 template <class T>
-void copy_block(std::int64_t local_batch, const ActivationPart& block, const T* from,
+void copy_block(std::int64_t batch, const ActivationPart& block, const T* from,
                 const ActivationPart& from_part, T* to, const ActivationPart& to_part) {
   const std::int64_t width = block.features.length();
   const std::int64_t count = block.positions.length();
@@ -55,16 +55,15 @@ void copy_block(std::int64_t local_batch, const ActivationPart& block, const T* 
       is_one_run && block.positions == from_part.positions && block.positions == to_part.positions;
   for (const std::int64_t data_rank : block.data_ranks) {
     const auto first = [&](const ActivationPart& part) {
-      return static_cast<std::int64_t>(position_of(data_rank, part)) * local_batch *
-             sample_elems(part);
+      return static_cast<std::int64_t>(position_of(data_rank, part)) * batch * sample_elems(part);
     };
     const T* source = from + first(from_part) + offset(from_part);
     T* target = to + first(to_part) + offset(to_part);
     if (are_whole_samples) {
-      std::copy_n(source, local_batch * count * width, target);
+      std::copy_n(source, batch * count * width, target);
       continue;
     }
-    for (std::int64_t sample = 0; sample < local_batch; ++sample) {
+    for (std::int64_t sample = 0; sample < batch; ++sample) {
       const T* row = source + sample * sample_elems(from_part);
       T* out = target + sample * sample_elems(to_part);
       if (is_one_run) {
@@ -82,12 +81,14 @@ template <class T>
 ActivationExchange<T>::ActivationExchange(const Plan& plan, const Redistribution& redistribution,
                                           const Coordinate& coordinate, RankMemory<T>& memory)
     : memory_(memory),
-      local_batch_(plan.scenario.local_batch()),
+      batch_(plan.scenario.micro_batch_size()),
       op_(redistribution.transition.op),
       sizes_(redistribution_sizes(plan, redistribution, coordinate)),
       frees_from_(std::find(redistribution.freed.begin(), redistribution.freed.end(),
                             redistribution.from) != redistribution.freed.end()),
-      is_added_(redistribution.is_added) {
+      is_added_(redistribution.is_added),
+      from_dtype_(plan.values.at(static_cast<std::size_t>(redistribution.from)).dtype),
+      to_dtype_(plan.values.at(static_cast<std::size_t>(redistribution.to)).dtype) {
   const Transition& transition = redistribution.transition;
   const auto part = [&](const std::vector<Placement>& layout, const Coordinate& of) {
     return activation_part(plan.scenario, layout, redistribution.features, of);
@@ -113,22 +114,26 @@ typename ActivationExchange<T>::Ends ActivationExchange<T>::begin(LocalActivatio
     return {summed_.data.data(), summed_.data.data()};
   }
   if (sizes_.packs) {
-    sent_ = memory_.take(MemoryKind::Activations, sizes_.wire_in_elems(op_));
+    sent_ = memory_.take(MemoryKind::Activations, from_dtype_, sizes_.wire_in_elems(op_));
     pack(from.data.data());
   }
-  arrived_ = memory_.take(MemoryKind::Activations, sizes_.wire_out_elems(op_));
+  arrived_ = memory_.take(MemoryKind::Activations, from_dtype_, sizes_.wire_out_elems(op_));
   return {sizes_.packs ? sent_.data() : from.data.data(), arrived_.data()};
 }
 
 template <class T>
-void ActivationExchange<T>::finish(LocalActivation<T>& from, LocalActivation<T>& to) {
+bool ActivationExchange<T>::finish(LocalActivation<T>& from, LocalActivation<T>& to) {
   LocalActivation<T> result = take_result(from);
+  const bool is_sum = op_ == RedistributeOp::AllReduce || op_ == RedistributeOp::ReduceScatter;
+  const bool is_rounded = is_sum || from_dtype_ != to_dtype_;
+  bool has_changed = is_rounded && round_to(to_dtype_, result.data.data(), result.elems);
   if (!is_added_) {
     to = std::move(result);
-    return;
+    return has_changed;
   }
   add_activation(result, to);
   give_back(memory_, result);
+  return round_to(to_dtype_, to.data.data(), to.elems) || has_changed;
 }
 
 /// What the change made of `from`, which is given back where it is of no more use.
@@ -140,31 +145,31 @@ LocalActivation<T> ActivationExchange<T>::take_result(LocalActivation<T>& from) 
     return result;
   }
   if (!is_of_parts()) return std::exchange(summed_, {});
-  if (sizes_.packs) memory_.give_back(MemoryKind::Activations, sent_, sizes_.wire_in_elems(op_));
+  if (sizes_.packs)
+    memory_.give_back(MemoryKind::Activations, from_dtype_, sent_, sizes_.wire_in_elems(op_));
   if (frees_from_) give_back(memory_, from);
-  if (!sizes_.unpacks) return {std::move(arrived_), sizes_.wire_out_elems(op_)};
-  LocalActivation<T> result = take_activation(memory_, sizes_.after_elems);
+  if (!sizes_.unpacks) return {std::move(arrived_), sizes_.wire_out_elems(op_), to_dtype_};
+  LocalActivation<T> result = take_activation(memory_, to_dtype_, sizes_.after_elems);
   unpack(arrived_.data(), result.data.data());
-  memory_.give_back(MemoryKind::Activations, arrived_, sizes_.wire_out_elems(op_));
+  memory_.give_back(MemoryKind::Activations, from_dtype_, arrived_, sizes_.wire_out_elems(op_));
   return result;
 }
 
 template <class T>
 LocalActivation<T> ActivationExchange<T>::copy_of(const LocalActivation<T>& from) {
-  LocalActivation<T> copy = take_activation(memory_, from.elems);
+  LocalActivation<T> copy = take_activation(memory_, from_dtype_, from.elems);
   std::copy_n(from.data.data(), from.elems, copy.data.data());
   return copy;
 }
 
 template <class T>
 LocalActivation<T> ActivationExchange<T>::changed_locally(const LocalActivation<T>& from) {
-  LocalActivation<T> changed = take_activation(memory_, sizes_.after_elems);
+  LocalActivation<T> changed = take_activation(memory_, to_dtype_, sizes_.after_elems);
   T* const data = changed.data.data();
   const bool has_zeros = op_ == RedistributeOp::KeepFirst || op_ == RedistributeOp::Embed;
   if (has_zeros) std::fill_n(data, changed.elems, T(0));
   if (op_ != RedistributeOp::KeepFirst || is_first_) {
-    copy_block(local_batch_, intersection(before_, after_), from.data.data(), before_, data,
-               after_);
+    copy_block(batch_, intersection(before_, after_), from.data.data(), before_, data, after_);
   }
   return changed;
 }
@@ -178,7 +183,7 @@ void ActivationExchange<T>::pack(const T* activation) {
   std::fill_n(sent_.data(), sizes_.wire_in_elems(op_), T(0));
   for (std::size_t i = 0; i < num_slots; ++i) {
     const ActivationPart block = intersection(before_, after_of_[i]);
-    copy_block(local_batch_, block, activation, before_,
+    copy_block(batch_, block, activation, before_,
                sent_.data() + static_cast<std::int64_t>(i) * slot, block);
   }
 }
@@ -187,16 +192,16 @@ void ActivationExchange<T>::pack(const T* activation) {
 template <class T>
 void ActivationExchange<T>::unpack(const T* slots, T* activation) const {
   if (op_ == RedistributeOp::ReduceScatter)
-    return copy_block(local_batch_, after_, slots, after_, activation, after_);
+    return copy_block(batch_, after_, slots, after_, activation, after_);
   for (std::size_t i = 0; i < before_of_.size(); ++i) {
     const ActivationPart block = intersection(before_of_[i], after_);
-    copy_block(local_batch_, block, slots + static_cast<std::int64_t>(i) * sizes_.slot_elems, block,
+    copy_block(batch_, block, slots + static_cast<std::int64_t>(i) * sizes_.slot_elems, block,
                activation, after_);
   }
 }
 
 #define HPSIM_INSTANTIATE(T)                                                                     \
-  template LocalActivation<T> take_activation(RankMemory<T>&, std::int64_t);                     \
+  template LocalActivation<T> take_activation(RankMemory<T>&, DType, std::int64_t);              \
   template void give_back(RankMemory<T>&, LocalActivation<T>&);                                  \
   template void add_activation(const LocalActivation<T>&, LocalActivation<T>&);                  \
   template void copy_block(std::int64_t, const ActivationPart&, const T*, const ActivationPart&, \

@@ -34,8 +34,8 @@ void cross_entropy_statistics(const T* logits, std::int64_t rows, const LocalCla
 }
 
 template <class T>
-T cross_entropy_combine(const T* statistics, std::int64_t parts, std::int64_t rows, T* combined) {
-  T loss = 0;
+void cross_entropy_combine(const T* statistics, std::int64_t parts, std::int64_t rows,
+                           T* combined) {
   for (std::int64_t row = 0; row < rows; ++row) {
     const auto of_part = [&](std::int64_t part) {
       return statistics + (part * rows + row) * kCrossEntropyStatistics;
@@ -53,8 +53,14 @@ T cross_entropy_combine(const T* statistics, std::int64_t parts, std::int64_t ro
     of_row[0] = max;
     of_row[1] = sum;
     of_row[2] = target;
-    loss += std::log(sum) + (max - target);
   }
+}
+
+template <class T>
+T cross_entropy_sum(const T* combined, std::int64_t rows) {
+  T loss = 0;
+  for (std::int64_t row = 0; row < rows; ++row, combined += kCrossEntropyStatistics)
+    loss += std::log(combined[1]) + (combined[0] - combined[2]);
   return loss;
 }
 
@@ -78,7 +84,8 @@ void cross_entropy_gradient(const T* logits, std::int64_t rows, const LocalClass
 #define HPSIM_INSTANTIATE(T)                                                                       \
   template void cross_entropy_statistics<T>(const T*, std::int64_t, const LocalClasses&, const T*, \
                                             T*);                                                   \
-  template T cross_entropy_combine<T>(const T*, std::int64_t, std::int64_t, T*);                   \
+  template void cross_entropy_combine<T>(const T*, std::int64_t, std::int64_t, T*);                \
+  template T cross_entropy_sum<T>(const T*, std::int64_t);                                         \
   template void cross_entropy_gradient<T>(const T*, std::int64_t, const LocalClasses&, const T*,   \
                                           const T*, T, T*);
 HPSIM_INSTANTIATE(float)

@@ -11,6 +11,7 @@ namespace hpsim {
 //   cross_entropy_statistics   on every rank, of its own classes
 //   all-gather of 3 rows elements over the ranks that share the classes, unless it is one
 //   cross_entropy_combine      on every rank, of all; equal in every bit on all of them
+//   cross_entropy_sum          likewise
 //   cross_entropy_gradient     on every rank, for its own classes
 
 /// Classes [first, first + count) of all.
@@ -28,12 +29,14 @@ template <class T>
 void cross_entropy_statistics(const T* logits, std::int64_t rows, const LocalClasses& classes,
                               const T* targets, T* statistics);
 
-/// Combines statistics [parts, rows, 3] in order of parts to those of all classes, [rows, 3], and
-/// gives the loss, added row after row. `combined` may be the first of the parts.
-/// \pre some part has classes, and one has the target
+/// Combines statistics [parts, rows, 3] in order of parts to those of all classes, [rows, 3].
+/// `combined` may be the first of the parts. \pre some part has classes, and one has the target
 template <class T>
-[[nodiscard]] T cross_entropy_combine(const T* statistics, std::int64_t parts, std::int64_t rows,
-                                      T* combined);
+void cross_entropy_combine(const T* statistics, std::int64_t parts, std::int64_t rows, T* combined);
+
+/// The loss of rows with these combined statistics, added row after row.
+template <class T>
+[[nodiscard]] T cross_entropy_sum(const T* combined, std::int64_t rows);
 
 /// dz = (softmax(z) - 1 at the target) scale for local classes; dz may be the logits.
 template <class T>

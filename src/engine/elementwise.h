@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "engine/row_blocks.h"
+#include "scenario/precision.h"
 
 namespace hpsim {
 
@@ -19,5 +20,14 @@ template <class T>
 template <class T>
 void elementwise_gradient(const RowBlocks<T>& w, const T* x, const T* t, std::int64_t batch,
                           T divisor, const RowBlocks<T>& g);
+
+/// The same where products w x, and what is handed on of them, are rounded to dtypes narrower than
+/// T: the loss sees rounded products, and its gradient is rounded on the way back.
+template <class T>
+[[nodiscard]] T elementwise_loss_sum(const RowBlocks<T>& w, const T* x, const T* t,
+                                     std::int64_t batch, const ElementwiseDTypes& dtypes);
+template <class T>
+void elementwise_gradient(const RowBlocks<T>& w, const T* x, const T* t, std::int64_t batch,
+                          T divisor, const RowBlocks<T>& g, const ElementwiseDTypes& dtypes);
 
 }  // namespace hpsim

@@ -55,6 +55,7 @@ void embedding_forward(const T* tokens, std::int64_t positions, const RowBlocks<
 template <class T>
 void embedding_backward(const T* tokens, const T* dy, std::int64_t positions,
                         const RowBlocks<T>& weight_gradient, std::int64_t first_row) {
+  if (weight_gradient.data == nullptr) return;
   const std::int64_t dim = weight_gradient.row_elems;
   const RowFinder<T> rows(weight_gradient, first_row);
   set_zero(weight_gradient);

@@ -3,6 +3,7 @@
 #include <cfenv>
 #include <cstdint>
 
+#include "base/dtype.h"
 #include "trace/run_result.h"
 
 namespace hpsim {
@@ -27,7 +28,18 @@ class ExactArithmetic {
   void run(const Arithmetic& arithmetic) {
     const InexactWatch watch;
     arithmetic();
-    if (is_demanded_ && watch.was_inexact()) result_.step_record(rank_, step_).inexact = 1;
+    note(watch.was_inexact());
+  }
+
+  /// Rounds numbers to a dtype that is emulated, which raises no flag.
+  template <class T>
+  void round(DType dtype, T* values, std::int64_t count) {
+    note(round_to(dtype, values, count));
+  }
+
+  /// An operation rounded, or not.
+  void note(bool has_rounded) {
+    if (is_demanded_ && has_rounded) result_.step_record(rank_, step_).inexact = 1;
   }
 
  private:

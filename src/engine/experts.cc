@@ -11,10 +11,12 @@
 namespace hpsim {
 namespace {
 
-/// The matrices of all experts of a weight, each with `rows` rows.
+/// The matrices of all `count` experts of a weight, each with `rows` rows; of a gradient that is
+/// not wanted, null, matrices without rows.
 template <class T>
-std::vector<RowBlocks<T>> matrices_of(const RowBlocks<T>& weight, std::int64_t rows,
-                                      std::int64_t cols) {
+std::vector<RowBlocks<T>> matrices_of(const RowBlocks<T>& weight, std::size_t count,
+                                      std::int64_t rows, std::int64_t cols) {
+  if (weight.data == nullptr) return std::vector<RowBlocks<T>>(count);
   HPSIM_CHECK(weight.row_elems == rows * cols, "an expert has {} elements, not {} x {}",
               weight.row_elems, rows, cols);
   std::vector<RowBlocks<T>> matrices;
@@ -31,9 +33,9 @@ std::vector<RowBlocks<T>> matrices_of(const RowBlocks<T>& weight, std::int64_t r
 template <class T>
 struct Matrices {
   Matrices(const ExpertsShape& shape, const ExpertWeights<T>& weights)
-      : w1(matrices_of(weights.w1, shape.hidden, shape.dim)),
-        w2(matrices_of(weights.w2, shape.dim, shape.hidden)),
-        w3(matrices_of(weights.w3, shape.hidden, shape.dim)) {
+      : w1(matrices_of(weights.w1, shape.rows.size(), shape.hidden, shape.dim)),
+        w2(matrices_of(weights.w2, shape.rows.size(), shape.dim, shape.hidden)),
+        w3(matrices_of(weights.w3, shape.rows.size(), shape.hidden, shape.dim)) {
     HPSIM_CHECK(w1.size() == shape.rows.size() && w2.size() == w1.size() && w3.size() == w1.size(),
                 "{} experts, rows of {}", w1.size(), shape.rows.size());
   }

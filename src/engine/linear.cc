@@ -1,5 +1,7 @@
 #include "engine/linear.h"
 
+#include <algorithm>
+
 #include <Eigen/Core>
 
 namespace hpsim {
@@ -74,7 +76,7 @@ void linear_parameter_gradients(const T* x, const T* dy, std::int64_t batch,
                                 const RowBlocks<T>& bias_gradient) {
   const std::int64_t in = weight_gradient.row_elems;
   const auto x_map = as_matrix(x, batch, in);
-  const auto dy_map = as_matrix(dy, batch, weight_gradient.rows);
+  const auto dy_map = as_matrix(dy, batch, std::max(weight_gradient.rows, bias_gradient.rows));
   weight_gradient.each_block([&](T* block, std::int64_t first, std::int64_t rows) {
     as_matrix(block, rows, in).noalias() = dy_map.middleCols(first, rows).transpose() * x_map;
   });

@@ -40,7 +40,9 @@ LocalExperts<T>::LocalExperts(const Plan& plan, int module, const Coordinate& co
   w3_ = parameters.at(2);
   dim_ = spec.in_features;
   hidden_ = memory.whole_box(w1_).shape.at(1);
-  needs_dx_ = plan.modules.at(at).input_gradients.at(0) >= 0;
+  const ModulePlan& planned = plan.modules.at(at);
+  needs_dx_ = !planned.input_gradients.empty() && planned.input_gradients.at(0) >= 0;
+  dtype_ = plan.values.at(static_cast<std::size_t>(planned.output)).dtype;
 }
 
 template <class T>
@@ -108,8 +110,8 @@ void LocalExperts<T>::finish_route() {
 
 template <class T>
 TokenEnds LocalExperts<T>::begin_dispatch(Phase phase, const T* rows) {
-  at_home_ = take_activation(memory_, num_sent() * dim_);
-  at_experts_ = take_activation(memory_, num_received() * dim_);
+  at_home_ = take_activation(memory_, dtype_, num_sent() * dim_);
+  at_experts_ = take_activation(memory_, dtype_, num_received() * dim_);
   if (phase == Phase::Forward) {
     gather_rows(rows, sent_rows_, dim_, at_home_.data.data());
   } else {
@@ -122,7 +124,7 @@ template <class T>
 void LocalExperts<T>::finish_dispatch(Phase phase) {
   LocalActivation<T>& sorted = phase == Phase::Forward ? x_ : dy_;
   give_back(memory_, at_home_);
-  sorted = take_activation(memory_, num_received() * dim_);
+  sorted = take_activation(memory_, dtype_, num_received() * dim_);
   scatter_rows<T>(at_experts_.data.data(), arrival_.places, dim_, sorted.data.data());
   give_back(memory_, at_experts_);
 }
@@ -133,17 +135,18 @@ void LocalExperts<T>::forward(const T* x, const T* logits) {
     choose(logits);
     arrived_counts_ = order_.counts;
     arrive();
-    x_ = take_activation(memory_, num_received() * dim_);
+    x_ = take_activation(memory_, dtype_, num_received() * dim_);
     gather_rows(x, sent_rows_, dim_, x_.data.data());
   }
   const std::int64_t inner_elems = num_received() * hidden_;
-  inner_ = take_activation(memory_, 2 * inner_elems);
-  LocalActivation<T> gate = take_activation(memory_, inner_elems);
-  y_ = take_activation(memory_, num_received() * dim_);
+  inner_ = take_activation(memory_, dtype_, 2 * inner_elems);
+  LocalActivation<T> gate = take_activation(memory_, dtype_, inner_elems);
+  y_ = take_activation(memory_, dtype_, num_received() * dim_);
   T* const h1 = inner_.data.data();
   const ExpertWeights<T> weights{memory_.whole(w1_), memory_.whole(w2_), memory_.whole(w3_)};
   experts_forward<T>(experts_shape(), weights, x_.data.data(), h1, h1 + inner_elems,
                      gate.data.data(), y_.data.data());
+  round_to(dtype_, y_.data.data(), y_.elems);
   give_back(memory_, gate);
 }
 
@@ -160,6 +163,7 @@ void LocalExperts<T>::make_output_gradients(const T* dy, T* sent) {
     dp_[static_cast<std::size_t>(pair)] = lane_sum(dim_, product, of_row, output);
     for (std::int64_t i = 0; i < dim_; ++i)
       sent[i] = p * of_row[i];
+    round_to(dtype_, sent, dim_);
     output += dim_;
     sent += dim_;
   }
@@ -169,12 +173,12 @@ void LocalExperts<T>::make_output_gradients(const T* dy, T* sent) {
 template <class T>
 void LocalExperts<T>::backward(const T* dy) {
   if (!exchanges_) {
-    dy_ = take_activation(memory_, num_received() * dim_);
+    dy_ = take_activation(memory_, dtype_, num_received() * dim_);
     make_output_gradients(dy, dy_.data.data());
   }
   const std::int64_t inner_elems = num_received() * hidden_;
-  LocalActivation<T> scratch = take_activation(memory_, 2 * inner_elems);
-  if (needs_dx_) dx_ = take_activation(memory_, num_received() * dim_);
+  LocalActivation<T> scratch = take_activation(memory_, dtype_, 2 * inner_elems);
+  if (needs_dx_) dx_ = take_activation(memory_, dtype_, num_received() * dim_);
   const T* const h1 = inner_.data.data();
   const ExpertWeights<T> weights{memory_.whole(w1_), memory_.whole(w2_), memory_.whole(w3_)};
   const ExpertWeights<T> gradients{memory_.whole_gradient(w1_), memory_.whole_gradient(w2_),
@@ -182,6 +186,7 @@ void LocalExperts<T>::backward(const T* dy) {
   experts_backward<T>(experts_shape(), weights,
                       {x_.data.data(), h1, h1 + inner_elems, dy_.data.data()}, gradients,
                       needs_dx_ ? dx_.data.data() : nullptr, scratch.data.data());
+  if (needs_dx_) round_to(dtype_, dx_.data.data(), dx_.elems);
   for (LocalActivation<T>* used : {&scratch, &inner_, &x_, &dy_})
     give_back(memory_, *used);
 }
@@ -189,10 +194,10 @@ void LocalExperts<T>::backward(const T* dy) {
 template <class T>
 TokenEnds LocalExperts<T>::begin_combine(Phase phase) {
   LocalActivation<T>& rows = phase == Phase::Forward ? y_ : dx_;
-  at_experts_ = take_activation(memory_, num_received() * dim_);
+  at_experts_ = take_activation(memory_, dtype_, num_received() * dim_);
   gather_rows<T>(rows.data.data(), arrival_.places, dim_, at_experts_.data.data());
   give_back(memory_, rows);
-  rows = take_activation(memory_, num_sent() * dim_);
+  rows = take_activation(memory_, dtype_, num_sent() * dim_);
   return ends(at_experts_, rows, true);
 }
 

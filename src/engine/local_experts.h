@@ -12,7 +12,7 @@
 namespace hpsim {
 
 /// An experts module on one rank. Its rows go to the ranks that hold their experts and come back,
-/// and it computes the experts that it holds. In every optimizer step
+/// and it computes the experts that it holds. In every micro-batch
 ///
 ///   forward     route, dispatch, forward, combine, outputs
 ///   backward    dispatch, backward, combine, input_gradients; the second combine only where x
@@ -20,7 +20,8 @@ namespace hpsim {
 ///
 /// and where nothing is exchanged only forward, outputs, backward, input_gradients. Memory is taken
 /// and given back as planned_memory says. Rows that chose experts which no member of the exchange
-/// group holds are computed elsewhere: what the rank gives are then terms of sums.
+/// group holds are computed elsewhere: what the rank gives are then terms of sums. What an expert
+/// makes of a row, and gradients of that, are rounded once each, probabilities are not.
 /// x, y, dy, dx: [rows, dim]; logits, dlogits: [rows, num_experts]
 template <class T>
 class LocalExperts {
@@ -75,7 +76,8 @@ class LocalExperts {
   RoutingShape shape_;
   std::int64_t dim_ = 0;
   std::int64_t hidden_ = 0;
-  int w1_ = -1;  ///< parameters
+  DType dtype_ = DType::Float32;  ///< of rows on their way and of what experts make of them
+  int w1_ = -1;                   ///< parameters
   int w2_ = -1;
   int w3_ = -1;
   bool exchanges_ = false;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "engine/activation_exchange.h"
 #include "engine/local_model.h"
@@ -8,10 +9,10 @@
 
 namespace hpsim {
 
-/// The samples of a part of the model's input or target, `features` elements per position, of an
-/// optimizer step.
+/// The samples of a part of the model's input or target, `features` elements per position, of a
+/// pass, as they are drawn: rounded to the dtype of the run, but for tokens.
 template <class T>
-void draw_samples(const Scenario& scenario, std::int64_t step, const char* name,
+void draw_samples(const Scenario& scenario, const Pass& pass, const char* name,
                   const FillSpec& fill, const ActivationPart& part, std::int64_t features, T* data);
 
 /// The loss of what one rank holds of the model's output, and the gradient of that.
@@ -22,9 +23,9 @@ class LocalLoss {
   LocalLoss(const Plan& plan, const Coordinate& coordinate);
 
   /// Draws the target; of a cross entropy whose classes are cut over ranks, what they gather.
-  [[nodiscard]] CollectiveEnds<T> begin(std::int64_t step, const LocalActivation<T>& output,
+  [[nodiscard]] CollectiveEnds<T> begin(const Pass& pass, const LocalActivation<T>& output,
                                         LocalActivation<T>& gradient, RankMemory<T>& memory);
-  /// The loss, and its gradient into `gradient`.
+  /// The loss, and its gradient into `gradient`, not yet rounded to its dtype.
   [[nodiscard]] T finish(const LocalActivation<T>& output, LocalActivation<T>& gradient,
                          RankMemory<T>& memory);
 
@@ -32,14 +33,25 @@ class LocalLoss {
   [[nodiscard]] bool is_cross_entropy() const {
     return scenario_.training.loss == LossKind::CrossEntropy;
   }
-  [[nodiscard]] T finish_mse(const T* y, T* dy, std::int64_t elems) const;
+  /// Rows in a row that have loss terms, divided by one number, or that have none.
+  struct Run {
+    std::int64_t first = 0;
+    std::int64_t count = 0;
+    bool is_valid = true;
+    T divisor = 1;
+  };
+
+  void find_runs(const Pass& pass);
+  void append_run(std::int64_t count, bool is_valid, T divisor);
+  [[nodiscard]] T finish_mse(const T* y, T* dy) const;
+  [[nodiscard]] T finish_cross_entropy(const T* y, const T* combined, T* dy) const;
 
   const Scenario& scenario_;
   std::int64_t features_ = 0;  ///< of the output, on all ranks together
   ActivationPart part_;        ///< of the output
   std::int64_t rows_ = 0;
-  std::int64_t num_parts_ = 1;  ///< ranks over which the features of a row are cut
-  T divisor_ = 1;
+  std::int64_t num_parts_ = 1;     ///< ranks over which the features of a row are cut
+  std::vector<Run> runs_;          ///< of the pass at hand, in order
   LocalActivation<T> targets_;     ///< cross entropy: a token per row
   LocalActivation<T> statistics_;  ///< cross entropy: of own classes
   LocalActivation<T> gathered_;    ///< of all parts; none if that is one

@@ -28,6 +28,13 @@ struct TokenEnds {
   std::span<const std::int64_t> counts_out;
 };
 
+/// One forward and backward.
+struct Pass {
+  std::int64_t step = 0;  ///< optimizer step
+  std::int64_t micro_batch = 0;
+  bool operator==(const Pass&) const = default;
+};
+
 /// The model on one rank: its part of the activations, of the loss, and of the gradients before
 /// reduction.
 template <class T>
@@ -35,18 +42,18 @@ class LocalModel {
  public:
   virtual ~LocalModel() = default;
 
-  virtual void enter_step(std::int64_t step) = 0;
+  virtual void enter_pass(const Pass& pass) = 0;
 
   /// One module, or one elementwise parameter. \pre its parameters are whole
-  virtual void forward(int module) = 0;
+  virtual void forward(const Step& step) = 0;
   /// What this rank does of the loss before its collective, and the ends of that, if it has one.
   [[nodiscard]] virtual CollectiveEnds<T> begin_loss() = 0;
-  /// The local loss l = s/n (local_mean) or s (sum), one term per elementwise parameter: of the
-  /// part that this rank holds, over the samples that it uses; and the gradient of the output.
-  /// \pre begin_loss, the collective was carried out if there is one
+  /// The loss terms of the pass, over their divisors (loss_divisor), one sum per elementwise
+  /// parameter: of the part that this rank holds, over the samples that it uses; and the gradient
+  /// of the output. \pre begin_loss, the collective was carried out if there is one
   [[nodiscard]] virtual std::vector<T> finish_loss() = 0;
-  /// Writes the gradients of the module's parameters. \pre RankMemory::begin_gradients(module)
-  virtual void backward(int module) = 0;
+  /// Writes the gradients of the module's parameters. \pre RankMemory::begin_gradients(step)
+  virtual void backward(const Step& step) = 0;
 
   /// What this rank does of a Route, Dispatch or Combine step of an experts module before its
   /// collective, and the ends of that. Route chooses the experts of every position that the rank
@@ -73,8 +80,5 @@ template <class T>
 [[nodiscard]] std::unique_ptr<LocalModel<T>> make_module_model(const Plan& plan, Rank rank,
                                                                RankMemory<T>& memory,
                                                                ExactArithmetic& arithmetic);
-
-/// What the sum over `count` loss terms is divided by: 1 where the loss is a sum.
-[[nodiscard]] double loss_divisor(const Scenario& scenario, std::int64_t count);
 
 }  // namespace hpsim

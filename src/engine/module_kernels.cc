@@ -34,39 +34,6 @@ AttentionShape attention_shape(const ModuleSite& site) {
           .causal = spec.causal};
 }
 
-/// Where the gradient of a weight goes: in its place, or into a copy that is added to it.
-template <class T>
-class WeightGradient {
- public:
-  WeightGradient(const ModuleSite& site, RankMemory<T>& memory)
-      : memory_(memory), place_(memory.whole_gradient(site.weight)), is_copy_(site.adds_to_weight) {
-    if (is_copy_) copy_ = memory.take(MemoryKind::UnshardedGradients, elems());
-  }
-  WeightGradient(const WeightGradient&) = delete;
-  WeightGradient& operator=(const WeightGradient&) = delete;
-
-  [[nodiscard]] RowBlocks<T> blocks() {
-    if (!is_copy_) return place_;
-    return {.data = copy_.data(), .rows = place_.rows, .row_elems = place_.row_elems};
-  }
-  /// \pre the blocks are computed
-  void finish() {
-    if (!is_copy_) return;
-    place_.each_block([&](T* block, std::int64_t first, std::int64_t rows) {
-      accumulate(copy_.data() + first * place_.row_elems, rows * place_.row_elems, block);
-    });
-    memory_.give_back(MemoryKind::UnshardedGradients, copy_, elems());
-  }
-
- private:
-  [[nodiscard]] std::int64_t elems() const { return place_.rows * place_.row_elems; }
-
-  RankMemory<T>& memory_;
-  RowBlocks<T> place_;
-  bool is_copy_;
-  Buffer<T> copy_;
-};
-
 template <class T>
 RowBlocks<T> whole_if_any(RankMemory<T>& memory, int parameter) {
   return parameter < 0 ? RowBlocks<T>{} : memory.whole(parameter);
@@ -79,19 +46,17 @@ RowBlocks<T> gradient_if_any(RankMemory<T>& memory, int parameter) {
 
 /// Calls compute(scratch) with memory that it lends.
 template <class T, class Compute>
-void with_scratch(RankMemory<T>& memory, std::int64_t elems, const Compute& compute) {
-  Buffer<T> scratch = memory.take(MemoryKind::Activations, elems);
+void with_scratch(RankMemory<T>& memory, DType dtype, std::int64_t elems, const Compute& compute) {
+  Buffer<T> scratch = memory.take(MemoryKind::Activations, dtype, elems);
   compute(scratch.data());
-  memory.give_back(MemoryKind::Activations, scratch, elems);
+  memory.give_back(MemoryKind::Activations, dtype, scratch, elems);
 }
 
 template <class T>
 void linear_backward(const ModuleSite& site, RankMemory<T>& memory, const T* x, const T* dy,
                      bool needs, T* dx) {
-  WeightGradient<T> gradient(site, memory);
-  linear_parameter_gradients(x, dy, site.rows(), gradient.blocks(),
+  linear_parameter_gradients(x, dy, site.rows(), memory.whole_gradient(site.weight),
                              gradient_if_any(memory, site.bias));
-  gradient.finish();
   if (needs) linear_input_gradient(dy, site.rows(), memory.whole(site.weight), dx);
 }
 
@@ -121,9 +86,10 @@ void module_forward(const ModuleSite& site, RankMemory<T>& memory,
                                memory.whole_box(site.weight).offset.at(0), output);
     case ModuleType::AttentionCore: {
       const AttentionShape shape = attention_shape(site);
-      return with_scratch(memory, attention_forward_scratch(shape), [&](T* scratch) {
-        attention_core_forward(shape, x, inputs.at(1), inputs.at(2), output, scratch);
-      });
+      return with_scratch(
+          memory, site.scratch_dtype, attention_forward_scratch(shape), [&](T* scratch) {
+            attention_core_forward(shape, x, inputs.at(1), inputs.at(2), output, scratch);
+          });
     }
     case ModuleType::SiluGate:
       return silu_gate_forward(x, inputs.at(1), output_elems(site), output);
@@ -157,18 +123,16 @@ void module_backward(const ModuleSite& site, RankMemory<T>& memory,
     case ModuleType::RmsNorm:
       return rms_norm_backward(x, dy, site.rows(), memory.whole(site.weight), spec.eps, dx,
                                memory.whole_gradient(site.weight));
-    case ModuleType::Embedding: {
-      WeightGradient<T> gradient(site, memory);
-      embedding_backward(x, dy, site.rows(), gradient.blocks(),
-                         memory.whole_box(site.weight).offset.at(0));
-      return gradient.finish();
-    }
+    case ModuleType::Embedding:
+      return embedding_backward(x, dy, site.rows(), memory.whole_gradient(site.weight),
+                                memory.whole_box(site.weight).offset.at(0));
     case ModuleType::AttentionCore: {
       const AttentionShape shape = attention_shape(site);
-      return with_scratch(memory, attention_backward_scratch(shape), [&](T* scratch) {
-        attention_core_backward(shape, x, inputs.at(1), inputs.at(2), dy, dx, gradients.at(1),
-                                gradients.at(2), scratch);
-      });
+      return with_scratch(memory, site.scratch_dtype, attention_backward_scratch(shape),
+                          [&](T* scratch) {
+                            attention_core_backward(shape, x, inputs.at(1), inputs.at(2), dy, dx,
+                                                    gradients.at(1), gradients.at(2), scratch);
+                          });
     }
     case ModuleType::SiluGate:
       return silu_gate_backward(x, inputs.at(1), dy, output_elems(site), dx, gradients.at(1));

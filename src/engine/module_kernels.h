@@ -20,8 +20,7 @@ struct ModuleSite {
   int bias = -1;    ///< parameter; -1: none
   /// Where ranks compute terms of the output, only the first adds the bias.
   bool is_first_term = true;
-  /// The gradient of its weight is added to what another module left there.
-  bool adds_to_weight = false;
+  DType scratch_dtype = DType::Float32;
 
   [[nodiscard]] std::int64_t rows() const { return samples * positions; }
 };
@@ -31,8 +30,8 @@ template <class T>
 void module_forward(const ModuleSite& site, RankMemory<T>& memory,
                     const std::vector<const T*>& inputs, T* output);
 
-/// Gradients of the inputs that are needed, overwriting, and of the parameters, from that of the
-/// output.
+/// Gradients of the inputs that are needed, overwriting, and of the parameters that have one, from
+/// that of the output.
 template <class T>
 void module_backward(const ModuleSite& site, RankMemory<T>& memory,
                      const std::vector<const T*>& inputs, const T* output_gradient,

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -7,6 +8,8 @@
 #include "engine/local_loss.h"
 #include "engine/local_model.h"
 #include "engine/module_kernels.h"
+#include "plan/inactive_parts.h"
+#include "scenario/precision.h"
 
 namespace hpsim {
 namespace {
@@ -26,11 +29,8 @@ class ModuleModel : public LocalModel<T> {
     for (const ActivationValue& value : plan.values)
       parts_.push_back(activation_part(scenario_, value.layout, value.features, coordinate_));
     const auto parameters = parameters_of_modules(scenario_);
-    const std::vector<char> adds = modules_adding_to_weight(scenario_.model);
-    for (std::size_t m = 0; m < plan.modules.size(); ++m) {
+    for (std::size_t m = 0; m < plan.modules.size(); ++m)
       sites_.push_back(site_of(m, parameters[m]));
-      sites_.back().adds_to_weight = adds[m] != 0;
-    }
     for (const Redistribution& redistribution : plan.redistributions)
       exchanges_.emplace_back(plan, redistribution, coordinate_, memory);
     for (const int module : experts_modules(scenario_.model))
@@ -38,26 +38,31 @@ class ModuleModel : public LocalModel<T> {
                        LocalExperts<T>(plan, module, coordinate_, site(module).rows(), memory));
   }
 
-  void enter_step(std::int64_t step) override { step_ = step; }
+  void enter_pass(const Pass& pass) override { pass_ = pass; }
 
-  void forward(int module) override {
+  void forward(const Step& step) override {
+    const int module = step.module;
     if (module == 0) draw_input();
+    for (const InactivePart& part : inactive_parts(plan_, step)) {
+      if (part.copies() && part.first == module) kept_inputs_[part.spec] = copy_of(part.input);
+    }
     const ModulePlan& planned = planned_at(module);
     const std::vector<const T*> inputs = inputs_of(planned);
     if (LocalExperts<T>* experts = experts_of(module)) {
       arithmetic_.run([&] { experts->forward(inputs.at(0), inputs.at(1)); });
-      if (!experts->exchanges()) give_outputs(planned, *experts);
+      if (!experts->exchanges()) give_outputs(step, *experts);
       return;
     }
     LocalActivation<T>& output = value(planned.output);
-    output = take_activation(memory_, elems_of(planned.output));
+    output = take(planned.output);
     arithmetic_.run([&] { module_forward(site(module), memory_, inputs, output.data.data()); });
-    free(planned.freed_after_forward);
+    round(output);
+    end_forward(step);
   }
 
   CollectiveEnds<T> begin_loss() override {
-    value(plan_.loss.gradient) = take_activation(memory_, elems_of(plan_.loss.gradient));
-    return loss_.begin(step_, value(plan_.loss.output), value(plan_.loss.gradient), memory_);
+    value(plan_.loss.gradient) = take(plan_.loss.gradient);
+    return loss_.begin(pass_, value(plan_.loss.output), value(plan_.loss.gradient), memory_);
   }
 
   std::vector<T> finish_loss() override {
@@ -65,24 +70,31 @@ class ModuleModel : public LocalModel<T> {
     arithmetic_.run([&] {
       loss = loss_.finish(value(plan_.loss.output), value(plan_.loss.gradient), memory_);
     });
+    round(value(plan_.loss.gradient));
     free(plan_.loss.freed);
     return {loss};
   }
 
-  void backward(int module) override {
+  void backward(const Step& step) override {
+    const int module = step.module;
     const ModulePlan& planned = planned_at(module);
+    LocalExperts<T>* const experts = experts_of(module);
+    if (experts == nullptr || !experts->exchanges()) begin_backward(step);
     const T* const dy = value(planned.output_gradient).data.data();
-    if (LocalExperts<T>* experts = experts_of(module)) {
+    if (experts != nullptr) {
       arithmetic_.run([&] { experts->backward(dy); });
       const bool sends_back = experts->exchanges() && planned.input_gradients.at(0) >= 0;
-      if (!sends_back) give_input_gradients(planned, *experts);
+      if (!sends_back) give_input_gradients(step, *experts);
       return;
     }
     std::vector<bool> needs(planned.input_gradients.size());
     for (std::size_t i = 0; i < needs.size(); ++i)
       needs[i] = planned.input_gradients[i] >= 0;
-    give_input_gradients(planned, [&](const std::vector<T*>& gradients) {
+    give_input_gradients(step, [&](const std::vector<T*>& gradients) {
       module_backward(site(module), memory_, inputs_of(planned), dy, needs, gradients);
+      for (const InactivePart& part : inactive_parts(plan_, step)) {
+        if (part.last == module && !part.copies()) pass_back_sum(part, step, gradients);
+      }
     });
   }
 
@@ -97,6 +109,7 @@ class ModuleModel : public LocalModel<T> {
         ends = experts.begin_combine(step.phase);
       } else {
         const bool is_forward = step.phase == Phase::Forward;
+        if (!is_forward) begin_backward(step);
         const int rows = is_forward ? planned.inputs.at(0) : planned.output_gradient;
         ends = experts.begin_dispatch(step.phase, value(rows).data.data());
       }
@@ -109,8 +122,8 @@ class ModuleModel : public LocalModel<T> {
     if (step.kind == StepKind::Route) return experts.finish_route();
     if (step.kind == StepKind::Dispatch) return experts.finish_dispatch(step.phase);
     experts.finish_combine();
-    if (step.phase == Phase::Forward) return give_outputs(planned_at(step.module), experts);
-    give_input_gradients(planned_at(step.module), experts);
+    if (step.phase == Phase::Forward) return give_outputs(step, experts);
+    give_input_gradients(step, experts);
   }
 
   [[nodiscard]] std::vector<std::int64_t> routed_counts(int module) const override {
@@ -126,7 +139,9 @@ class ModuleModel : public LocalModel<T> {
 
   void finish_redistribute(int redistribution) override {
     const Redistribution& change = redistribution_at(redistribution);
-    arithmetic_.run([&] { exchange(redistribution).finish(value(change.from), value(change.to)); });
+    arithmetic_.run([&] {
+      arithmetic_.note(exchange(redistribution).finish(value(change.from), value(change.to)));
+    });
     for (const int freed : change.freed) {
       if (freed != change.from) give_back(memory_, value(freed));
     }
@@ -165,15 +180,17 @@ class ModuleModel : public LocalModel<T> {
     return inputs;
   }
 
-  void give_outputs(const ModulePlan& planned, const LocalExperts<T>& experts) {
+  void give_outputs(const Step& step, const LocalExperts<T>& experts) {
+    const ModulePlan& planned = planned_at(step.module);
     LocalActivation<T>& output = value(planned.output);
-    output = take_activation(memory_, elems_of(planned.output));
+    output = take(planned.output);
     arithmetic_.run([&] { experts.outputs(output.data.data()); });
-    free(planned.freed_after_forward);
+    round(output);
+    end_forward(step);
   }
 
-  void give_input_gradients(const ModulePlan& planned, LocalExperts<T>& experts) {
-    give_input_gradients(planned, [&](const std::vector<T*>& gradients) {
+  void give_input_gradients(const Step& step, LocalExperts<T>& experts) {
+    give_input_gradients(step, [&](const std::vector<T*>& gradients) {
       experts.input_gradients(gradients.at(0), gradients.at(1));
     });
   }
@@ -181,26 +198,107 @@ class ModuleModel : public LocalModel<T> {
   /// Calls compute(gradients), null where none is needed; what it wrote becomes the gradients of
   /// the inputs, or is added to what is there.
   template <class Compute>
-  void give_input_gradients(const ModulePlan& planned, const Compute& compute) {
+  void give_input_gradients(const Step& step, const Compute& compute) {
+    const ModulePlan& planned = planned_at(step.module);
     std::vector<T*> gradients;
     std::vector<LocalActivation<T>> computed(planned.inputs.size());
     for (std::size_t i = 0; i < computed.size(); ++i) {
-      if (planned.input_gradients[i] >= 0)
-        computed[i] = take_activation(memory_, elems_of(planned.input_gradients[i]));
+      if (planned.input_gradients[i] >= 0) computed[i] = take(planned.input_gradients[i]);
       gradients.push_back(computed[i].data.data());
     }
     arithmetic_.run([&] { compute(gradients); });
     for (std::size_t i = 0; i < computed.size(); ++i) {
       if (planned.input_gradients[i] < 0) continue;
+      round(computed[i]);
       LocalActivation<T>& gradient = value(planned.input_gradients[i]);
       if (planned.added_to[i] == 0) {
         gradient = std::move(computed[i]);
         continue;
       }
       arithmetic_.run([&] { add_activation(computed[i], gradient); });
+      round(gradient);
       give_back(memory_, computed[i]);
     }
-    free(planned.freed_after_backward);
+    end_backward(step);
+  }
+
+  void end_forward(const Step& step) {
+    for (const InactivePart& part : inactive_parts(plan_, step)) {
+      if (part.last == step.module) pass_on(part, step);
+    }
+    free(planned_at(step.module).freed_after_forward);
+  }
+  void begin_backward(const Step& step) {
+    for (const InactivePart& part : inactive_parts(plan_, step)) {
+      if (part.last == step.module) hold_back(part, step);
+    }
+  }
+  void end_backward(const Step& step) {
+    for (const InactivePart& part : inactive_parts(plan_, step)) {
+      if (part.first == step.module && part.copies()) pass_back(part, step);
+    }
+    free(planned_at(step.module).freed_after_backward);
+  }
+
+  [[nodiscard]] LocalActivation<T> take(int index) {
+    return take_activation(memory_, plan_.values.at(static_cast<std::size_t>(index)).dtype,
+                           elems_of(index));
+  }
+  void round(LocalActivation<T>& activation) {
+    arithmetic_.round(activation.dtype, activation.data.data(), activation.elems);
+  }
+  [[nodiscard]] LocalActivation<T> copy_of(int index) {
+    LocalActivation<T> copy = take(index);
+    std::copy_n(value(index).data.data(), copy.elems, copy.data.data());
+    return copy;
+  }
+
+  [[nodiscard]] bool is_inactive(const InactivePart& part, const Step& step) const {
+    return is_inactive_at(plan_, step, part.first, coordinate_);
+  }
+
+  /// The last module of an inactive part gives what the first one took, or what it adds to.
+  void pass_on(const InactivePart& part, const Step& step) {
+    LocalActivation<T>& output = value(planned_at(part.last).output);
+    if (!part.copies()) {
+      if (!is_inactive(part, step)) return;
+      const int kept = planned_at(part.last).inputs.at(static_cast<std::size_t>(part.kept));
+      std::copy_n(value(kept).data.data(), output.elems, output.data.data());
+      return;
+    }
+    LocalActivation<T>& input = kept_inputs_.at(part.spec);
+    if (is_inactive(part, step)) std::copy_n(input.data.data(), output.elems, output.data.data());
+    give_back(memory_, input);
+  }
+
+  /// The gradient of what an inactive part gives goes around it: inside it is zero.
+  void hold_back(const InactivePart& part, const Step& step) {
+    if (!part.copies()) return;
+    LocalActivation<T>& gradient = value(part.output_gradient);
+    if (part.input_gradient >= 0) kept_gradients_[part.spec] = copy_of(part.output_gradient);
+    if (is_inactive(part, step)) std::fill_n(gradient.data.data(), gradient.elems, T(0));
+  }
+
+  void pass_back(const InactivePart& part, const Step& step) {
+    if (part.input_gradient < 0) return;
+    LocalActivation<T>& around = kept_gradients_.at(part.spec);
+    LocalActivation<T>& gradient = value(part.input_gradient);
+    if (is_inactive(part, step)) {
+      arithmetic_.run([&] { add_activation(around, gradient); });
+      round(gradient);
+    }
+    give_back(memory_, around);
+  }
+
+  /// Of a residual: what is added to it has no gradient.
+  void pass_back_sum(const InactivePart& part, const Step& step,
+                     const std::vector<T*>& gradients) const {
+    if (!is_inactive(part, step)) return;
+    const ModulePlan& planned = planned_at(part.last);
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      if (static_cast<int>(i) == part.kept || gradients[i] == nullptr) continue;
+      std::fill_n(gradients[i], elems_of(planned.input_gradients[i]), T(0));
+    }
   }
 
   void free(const std::vector<int>& values) {
@@ -210,11 +308,11 @@ class ModuleModel : public LocalModel<T> {
 
   /// Unless it is drawn already: it is where it is first needed.
   void draw_input() {
-    if (drawn_step_ == step_) return;
-    drawn_step_ = step_;
+    if (drawn_ == pass_) return;
+    drawn_ = pass_;
     const int input = 0;  // the model's input, as it comes, is the first value
-    value(input) = take_activation(memory_, elems_of(input));
-    draw_samples(scenario_, step_, "input", scenario_.data.input, part(input),
+    value(input) = take(input);
+    draw_samples(scenario_, pass_, "input", scenario_.data.input, part(input),
                  plan_.values[static_cast<std::size_t>(input)].features, value(input).data.data());
   }
 
@@ -227,6 +325,8 @@ class ModuleModel : public LocalModel<T> {
                     .input_features = input.features,
                     .output_features = part(planned.output).features};
     if (site.spec->type == ModuleType::Experts) return site;  // LocalExperts knows its weights
+    const ActivationValue& given = plan_.values[static_cast<std::size_t>(planned.output)];
+    site.scratch_dtype = promoted(given.dtype, DType::Float32);
     if (!parameters.empty()) site.weight = parameters[0];
     if (parameters.size() > 1) site.bias = parameters[1];
     for (std::size_t dim = 0; dim < planned.layout.output.size(); ++dim) {
@@ -247,8 +347,10 @@ class ModuleModel : public LocalModel<T> {
   std::vector<ActivationExchange<T>> exchanges_;  ///< per redistribution
   std::map<int, LocalExperts<T>> experts_;        ///< per experts module
   LocalLoss<T> loss_;
-  std::int64_t step_ = 0;         ///< optimizer step
-  std::int64_t drawn_step_ = -1;  ///< the step of which the model's input is drawn
+  std::map<int, LocalActivation<T>> kept_inputs_;     ///< of inactive parts, by InactivePart::spec
+  std::map<int, LocalActivation<T>> kept_gradients_;  ///< likewise, of their outputs
+  Pass pass_;
+  Pass drawn_ = {-1, -1};  ///< of which the model's input is drawn
 };
 
 }  // namespace

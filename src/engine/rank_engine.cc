@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -11,6 +13,8 @@
 #include "engine/local_model.h"
 #include "engine/optimizers.h"
 #include "engine/rank_memory.h"
+#include "plan/token_exchange.h"
+#include "scenario/precision.h"
 
 namespace hpsim {
 namespace {
@@ -21,6 +25,21 @@ void scale_in_place(T* data, std::int64_t elems, double factor) {
   const T rounded = static_cast<T>(factor);
   for (std::int64_t i = 0; i < elems; ++i)
     data[i] *= rounded;
+}
+
+/// Sum of |x|^p, or the largest |x| for infinity.
+template <class T>
+double norm_power(const T* data, std::int64_t elems, double p) {
+  double power = 0;
+  for (std::int64_t i = 0; i < elems; ++i) {
+    const double size = std::abs(static_cast<double>(data[i]));
+    if (std::isinf(p)) {
+      power = std::max(power, size);
+    } else {
+      power += std::pow(size, p);
+    }
+  }
+  return power;
 }
 
 template <class T>
@@ -44,10 +63,17 @@ double sum_of_squares(const T* data, std::int64_t elems) {
 
 template <class T>
 class RankEngineOf : public RankEngine {
+  /// The dtype in which this rank holds numbers of all dtypes.
+  static constexpr DType kHeld = std::is_same_v<T, float> ? DType::Float32 : DType::Float64;
+
  public:
   RankEngineOf(const VerifiedPlan& plan, Rank rank, RunResult& result)
       : plan_(*plan),
         optimizer_(plan->scenario.training.optimizer),
+        norm_type_(plan->scenario.training.clip_grad_norm
+                       ? plan->scenario.training.clip_grad_norm->norm_type
+                       : 2),
+        is_emulated_(is_emulated(plan->scenario)),
         rank_(rank),
         coordinate_(plan->mesh().coordinate_of(rank)),
         result_(result),
@@ -58,6 +84,7 @@ class RankEngineOf : public RankEngine {
                    ? make_elementwise_model<T>(*plan, rank, memory_, arithmetic_)
                    : make_module_model<T>(*plan, rank, memory_, arithmetic_)),
         experts_modules_(experts_modules(plan->scenario.model)),
+        num_updates_(plan->parameters.size(), 0),
         states_(static_cast<std::size_t>(optimizer_.num_state_tensors())) {
     for (auto& tensors : states_)
       tensors.resize(plan_.parameters.size());
@@ -67,14 +94,16 @@ class RankEngineOf : public RankEngine {
 
   std::optional<CollectiveCall> begin(std::int64_t plan_step) override {
     const Step& step = step_at(plan_step);
-    enter(step.step);
+    enter(step);
     switch (step.kind) {
       case StepKind::Unshard: {
         const auto ends = memory_.begin_unshard(step.bucket);
-        return call(plan_step, ends.input, ends.output);
+        if (step.collective) return call(plan_step, ends.input, ends.output);
+        break;
       }
       case StepKind::Reshard:
-        memory_.reshard(step.bucket);
+        memory_.reshard(step.bucket, step.phase == Phase::Forward &&
+                                         plan_.bucket(step.bucket).post_forward_size > 0);
         break;
       case StepKind::Redistribute: {
         const auto ends = model_->begin_redistribute(step.redistribution);
@@ -86,8 +115,8 @@ class RankEngineOf : public RankEngine {
       case StepKind::Combine:
         return token_call(plan_step, model_->begin_tokens(step));
       case StepKind::Forward:
-        model_->forward(step.module);
-        record_routing(step.module);
+        model_->forward(step);
+        record_routing(step);
         break;
       case StepKind::Loss: {
         const auto ends = model_->begin_loss();
@@ -95,34 +124,43 @@ class RankEngineOf : public RankEngine {
         break;
       }
       case StepKind::Backward:
-        memory_.begin_gradients(step.module);
-        model_->backward(step.module);
+        memory_.begin_gradients(step);
+        model_->backward(step);
+        arithmetic_.run([&] { arithmetic_.note(memory_.end_gradients(step)); });
         break;
       case StepKind::ReduceScatter: {
         const auto ends = memory_.begin_reduce_scatter(step.bucket);
         // The gradients are this rank's own until they are sent.
-        scale(const_cast<T*>(ends.input), elems_of(step.collective->elems_in),
+        scale(step.bucket, const_cast<T*>(ends.input), elems_of(step.collective->elems_in),
               step.collective->prescale);
         return call(plan_step, ends.input, ends.output);
       }
       case StepKind::AllReduce: {
         T* const row = memory_.row_to_reduce(step.bucket);
         const std::span<T> part = memory_.part_of(step.bucket, step.partial, row);
-        scale(part.data(), static_cast<std::int64_t>(part.size()), step.collective->prescale);
+        scale(step.bucket, part.data(), static_cast<std::int64_t>(part.size()),
+              step.collective->prescale);
         return call(plan_step, part.data(), part.data());
       }
-      case StepKind::ScaleGradient:
-        scale(memory_.row_to_reduce(step.bucket), memory_.row_elems(step.bucket), step.local_scale);
+      case StepKind::ScaleGradient: {
+        T* const row = memory_.row_to_reduce(step.bucket);
+        scale(step.bucket, row, memory_.row_elems(step.bucket), step.local_scale);
         break;
+      }
       case StepKind::StoreGradient:
-        memory_.store_gradients(step.bucket);
+        arithmetic_.run([&] { arithmetic_.note(memory_.store_gradients(step.bucket)); });
+        break;
+      case StepKind::ClipGradients:
+        record_norm();
+        norm_on_wire_ = record_of(step_).norm_power;
+        if (step.collective) return norm_call(plan_step);
         break;
       case StepKind::Optimizer:
         optimize();
         break;
       case StepKind::AverageWeights: {
         T* const row = memory_.weights_to_average(step.bucket);
-        scale(row, memory_.row_elems(step.bucket), step.collective->prescale);
+        scale(row, memory_.storage_elems(step.bucket), step.collective->prescale);
         return call(plan_step, row, row);
       }
     }
@@ -135,14 +173,18 @@ class RankEngineOf : public RankEngine {
     if (moves_tokens(step.kind)) model_->finish_tokens(step);
     if (step.kind == StepKind::Loss) record_losses(model_->finish_loss());
     if (step.kind == StepKind::Redistribute) model_->finish_redistribute(step.redistribution);
-    if (step.kind == StepKind::ReduceScatter) memory_.end_reduce_scatter(step.bucket);
-    if (step.kind == StepKind::ReduceScatter || step.kind == StepKind::AllReduce) {
-      const std::span<T> part =
-          memory_.part_of(step.bucket, step.partial, memory_.reduced_row(step.bucket));
-      scale(part.data(), static_cast<std::int64_t>(part.size()), step.collective->scale);
+    if (step.kind == StepKind::ReduceScatter) {
+      memory_.end_reduce_scatter(step.bucket);
+      finish_sum(step, memory_.arrived_row(step.bucket));
+      arithmetic_.run([&] { arithmetic_.note(memory_.add_arrived(step.bucket)); });
     }
+    if (step.kind == StepKind::AllReduce) {
+      finish_sum(step,
+                 memory_.part_of(step.bucket, step.partial, memory_.reduced_row(step.bucket)));
+    }
+    if (step.kind == StepKind::ClipGradients) clip();
     if (step.kind == StepKind::AverageWeights) {
-      scale(memory_.weights_to_average(step.bucket), memory_.row_elems(step.bucket),
+      scale(memory_.weights_to_average(step.bucket), memory_.storage_elems(step.bucket),
             step.collective->scale);
       for (const int p : plan_.bucket(step.bucket).parameters)
         end_update(p);
@@ -159,33 +201,75 @@ class RankEngineOf : public RankEngine {
   }
   [[nodiscard]] int num_parameters() const { return static_cast<int>(plan_.parameters.size()); }
 
-  void enter(std::int64_t step) {
-    step_ = step;
-    memory_.enter_step(step);
-    arithmetic_.enter_step(step);
-    model_->enter_step(step);
+  [[nodiscard]] StepRecord& record_of(std::int64_t step) {
+    return result_.step_record(rank_, step);
+  }
+
+  void enter(const Step& step) {
+    step_ = step.step;
+    memory_.enter_step(step.step);
+    arithmetic_.enter_step(step.step);
+    model_->enter_pass({step.step, step.micro_batch});
   }
 
   void scale(T* data, std::int64_t elems, double factor) {
     arithmetic_.run([&] { scale_in_place(data, elems, factor); });
   }
+  /// Gradients of a bucket, in the dtype of its reductions.
+  void scale(int bucket, T* data, std::int64_t elems, double factor) {
+    if (factor == 1) return;
+    scale(data, elems, factor);
+    arithmetic_.round(plan_.bucket(bucket).reduce_dtype, data, elems);
+  }
+  /// What a reduction left: the sum is rounded to its dtype, and what the scale makes of it.
+  void finish_sum(const Step& step, const std::span<T>& sum) {
+    const auto elems = static_cast<std::int64_t>(sum.size());
+    arithmetic_.round(step.collective->dtype, sum.data(), elems);
+    scale(step.bucket, sum.data(), elems, step.collective->scale);
+  }
 
-  [[nodiscard]] CollectiveCall call(std::int64_t plan_step, const T* input, T* output) const {
+  /// Whether what is sent has the dtype that the plan says.
+  void check_wire(std::int64_t plan_step, const T* input, std::int64_t elems) {
+    if (!is_emulated_) return;
+    const DType dtype = step_at(plan_step).collective->dtype;
+    record_.wire_checked += elems;
+    for (std::int64_t i = 0; i < elems; ++i) {
+      if (is_representable(dtype, static_cast<double>(input[i]))) continue;
+      if (record_.wire_foreign++ == 0) record_.first_foreign = plan_step;
+    }
+  }
+
+  [[nodiscard]] CollectiveCall call(std::int64_t plan_step, const T* input, T* output) {
     const CollectiveSpec& spec = *step_at(plan_step).collective;
+    check_wire(plan_step, input, elems_of(spec.elems_in));
     return {.plan_step = plan_step,
             .op = spec.op,
-            .dtype = spec.dtype,
+            .dtype = kHeld,
             .input = input,
             .output = output,
             .elems_in = elems_of(spec.elems_in),
             .elems_out = elems_of(spec.elems_out)};
   }
 
-  [[nodiscard]] CollectiveCall token_call(std::int64_t plan_step, const TokenEnds& ends) const {
+  [[nodiscard]] CollectiveCall norm_call(std::int64_t plan_step) {
     const CollectiveSpec& spec = *step_at(plan_step).collective;
     return {.plan_step = plan_step,
             .op = spec.op,
-            .dtype = spec.dtype,
+            .dtype = DType::Float64,
+            .input = &norm_on_wire_,
+            .output = &norm_on_wire_,
+            .elems_in = 1,
+            .elems_out = 1,
+            .takes_max = spec.takes_max};
+  }
+
+  [[nodiscard]] CollectiveCall token_call(std::int64_t plan_step, const TokenEnds& ends) {
+    const CollectiveSpec& spec = *step_at(plan_step).collective;
+    const bool is_of_counts = spec.dtype == DType::Int64;
+    if (!is_of_counts) check_wire(plan_step, static_cast<const T*>(ends.input), ends.elems_in);
+    return {.plan_step = plan_step,
+            .op = spec.op,
+            .dtype = is_of_counts ? spec.dtype : kHeld,
             .input = ends.input,
             .output = ends.output,
             .elems_in = ends.elems_in,
@@ -195,47 +279,97 @@ class RankEngineOf : public RankEngine {
   }
 
   /// Of an experts module.
-  void record_routing(int module) {
-    const auto found = std::find(experts_modules_.begin(), experts_modules_.end(), module);
+  void record_routing(const Step& step) {
+    const auto found = std::find(experts_modules_.begin(), experts_modules_.end(), step.module);
     if (found == experts_modules_.end()) return;
-    const std::vector<std::int64_t> counts = model_->routed_counts(module);
+    const std::vector<std::int64_t> counts = model_->routed_counts(step.module);
     std::copy(counts.begin(), counts.end(),
-              result_.routed(rank_, step_, static_cast<int>(found - experts_modules_.begin())));
+              result_.routed(rank_, pass_of(plan_.scenario, step),
+                             static_cast<int>(found - experts_modules_.begin())));
   }
 
   void record_losses(const std::vector<T>& terms) {
     HPSIM_CHECK(static_cast<std::int64_t>(terms.size()) == result_.layout().num_loss_terms(),
                 "{} loss terms", terms.size());
-    std::copy(terms.begin(), terms.end(), result_.losses(rank_, step_));
+    double* const losses = result_.losses(rank_, step_);
+    for (std::size_t i = 0; i < terms.size(); ++i)
+      losses[i] += static_cast<double>(terms[i]);
+  }
+
+  /// This rank's part of the norm: what its gradients add, over their copies.
+  void record_norm() {
+    double& power = record_of(step_).norm_power;
+    power = 0;
+    for (int p = 0; p < num_parameters(); ++p) {
+      const T* const gradient = memory_.gradient(p);
+      if (gradient == nullptr || !plan_.averaged_dims(p).empty()) continue;
+      const std::int64_t elems = memory_.shard_elems(p);
+      if (std::isinf(norm_type_)) {
+        power = std::max(power, norm_power(gradient, elems, norm_type_));
+        continue;
+      }
+      // All ranks that differ along other dims hold copies of this shard.
+      const Mesh& mesh = plan_.mesh();
+      const std::int64_t num_shards = mesh.size(plan_.parameter(p).cut_dims());
+      const auto copies = static_cast<double>(mesh.num_ranks() / num_shards);
+      power += (norm_type_ == 2 ? sum_of_squares(gradient, elems)
+                                : norm_power(gradient, elems, norm_type_)) /
+               copies;
+    }
+  }
+
+  /// torch.nn.utils.clip_grad_norm_, with the norm of all ranks.
+  void clip() {
+    const ClipSpec& spec = *plan_.scenario.training.clip_grad_norm;
+    const double norm =
+        std::isinf(norm_type_) ? norm_on_wire_ : std::pow(norm_on_wire_, 1 / norm_type_);
+    record_of(step_).clip_norm = norm;
+    const double factor = std::min(1.0, spec.max_norm / (norm + 1e-6));
+    for (int p = 0; p < num_parameters(); ++p) {
+      T* const gradient = memory_.gradient(p);
+      if (gradient == nullptr) continue;
+      record_gradient(p);
+      scale(gradient, memory_.shard_elems(p), factor);
+      round_to(plan_.parameter(p).dtype, gradient, memory_.shard_elems(p));
+    }
   }
 
   void optimize() {
-    StepRecord& step_record = result_.step_record(rank_, step_);
+    const bool is_clipped = plan_.scenario.training.clip_grad_norm.has_value();
+    if (!is_clipped) record_norm();
     for (int p = 0; p < num_parameters(); ++p) {
-      const std::int64_t elems = memory_.shard_elems(p);
-      OptimizedShard<T> shard{.weight = memory_.shard(p),
-                              .gradient = memory_.gradient(p),
-                              .state = states_of(p),
-                              .elems = elems};
-      const bool is_averaged = !plan_.averaged_dims(p).empty();
-      if (!is_averaged) {
-        // All ranks that differ along other dims hold copies of this shard.
-        const Mesh& mesh = plan_.mesh();
-        const std::int64_t num_shards = mesh.size(plan_.parameter(p).cut_dims());
-        const auto copies = static_cast<double>(mesh.num_ranks() / num_shards);
-        step_record.norm_square += sum_of_squares(shard.gradient, elems) / copies;
+      const T* const gradient = memory_.gradient(p);
+      if (gradient != nullptr) {
+        if (!is_clipped) record_gradient(p);
+        update(p, gradient);
       }
-      arithmetic_.run([&] { optimizer_update(optimizer_, step_, shard); });
-      record_gradient(p);
-      if (!is_averaged) end_update(p);
+      record_states(p);
+      if (plan_.averaged_dims(p).empty()) end_update(p);
     }
     memory_.drop_gradients();
-    step_record.live_after = record_.ledger.live();
+    record_of(step_).live_after = record_.ledger.live();
+  }
+
+  /// What is stored is rounded once to the parameter's dtype.
+  void update(int p, const T* gradient) {
+    const DType dtype = plan_.parameter(p).dtype;
+    const OptimizedShard<T> shard{.weight = memory_.shard(p),
+                                  .gradient = gradient,
+                                  .state = states_of(p),
+                                  .elems = memory_.shard_elems(p)};
+    const std::int64_t number = num_updates_[static_cast<std::size_t>(p)]++;
+    arithmetic_.run([&] { optimizer_update(optimizer_, number, shard); });
+    for (T* const state : shard.state) {
+      if (state != nullptr) arithmetic_.round(dtype, state, shard.elems);
+    }
+    // Exact mode rounds weights to multiples first: see end_update.
+    if (!plan_.scenario.is_exact()) round_to(dtype, shard.weight, shard.elems);
   }
 
   /// The weights are what all copies agree on: only now exact mode rounds them.
   void end_update(int p) {
     round_weights(optimizer_, memory_.shard(p), memory_.shard_elems(p));
+    arithmetic_.round(plan_.parameter(p).dtype, memory_.shard(p), memory_.shard_elems(p));
     record_parameter(step_ + 1, p);
   }
 
@@ -245,7 +379,8 @@ class RankEngineOf : public RankEngine {
     for (std::size_t s = 0; s < states_.size(); ++s) {
       Buffer<T>& state = states_[s][static_cast<std::size_t>(p)];
       if (state.data() == nullptr) {
-        state = memory_.take(MemoryKind::OptimizerState, memory_.shard_elems(p));
+        state = memory_.take(MemoryKind::OptimizerState, plan_.parameter(p).dtype,
+                             memory_.shard_elems(p));
         std::fill_n(state.data(), memory_.shard_elems(p), T(0));
       }
       tensors[s] = state.data();
@@ -264,20 +399,28 @@ class RankEngineOf : public RankEngine {
     record(layout.parameter(rank_, time, p), memory_.shard(p), memory_.shard_elems(p));
   }
 
-  /// Records the gradient of a shard, and the optimizer state that it led to.
+  /// Of a shard, before it is clipped.
   void record_gradient(int p) {
     const ResultLayout& layout = result_.layout();
     if (!layout.records_tensors()) return;
-    const std::int64_t elems = memory_.shard_elems(p);
-    record(layout.gradient(rank_, step_, p), memory_.gradient(p), elems);
+    record(layout.gradient(rank_, step_, p), memory_.gradient(p), memory_.shard_elems(p));
+  }
+
+  /// Of a parameter that was never updated: zeros.
+  void record_states(int p) {
+    const ResultLayout& layout = result_.layout();
+    if (!layout.records_tensors()) return;
     for (std::size_t s = 0; s < states_.size(); ++s) {
-      record(layout.state(rank_, step_, static_cast<int>(s), p),
-             states_[s][static_cast<std::size_t>(p)].data(), elems);
+      const T* const state = states_[s][static_cast<std::size_t>(p)].data();
+      if (state == nullptr) continue;
+      record(layout.state(rank_, step_, static_cast<int>(s), p), state, memory_.shard_elems(p));
     }
   }
 
   const Plan& plan_;
   const OptimizerSpec& optimizer_;
+  double norm_type_;
+  bool is_emulated_;
   Rank rank_;
   Coordinate coordinate_;
   RunResult& result_;
@@ -286,7 +429,9 @@ class RankEngineOf : public RankEngine {
   ExactArithmetic arithmetic_;
   std::unique_ptr<LocalModel<T>> model_;
   std::vector<int> experts_modules_;
-  std::int64_t step_ = 0;                       ///< optimizer step
+  std::int64_t step_ = 0;  ///< optimizer step
+  double norm_on_wire_ = 0;
+  std::vector<std::int64_t> num_updates_;       ///< per parameter
   std::vector<std::vector<Buffer<T>>> states_;  ///< [state tensor][parameter]
 };
 
@@ -294,11 +439,8 @@ class RankEngineOf : public RankEngine {
 
 std::unique_ptr<RankEngine> make_rank_engine(const VerifiedPlan& plan, Rank rank,
                                              RunResult& result) {
-  if (plan->scenario.numerics.dtype == DType::Float64) {
+  if (carrier_dtype(plan->scenario) == DType::Float64)
     return std::make_unique<RankEngineOf<double>>(plan, rank, result);
-  }
-  HPSIM_CHECK(plan->scenario.numerics.dtype == DType::Float32, "no engine computes in {}",
-              name_of(plan->scenario.numerics.dtype));
   return std::make_unique<RankEngineOf<float>>(plan, rank, result);
 }
 

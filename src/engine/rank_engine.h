@@ -18,7 +18,9 @@ namespace hpsim {
 ///                   input goes to member j, slot i of the output came from member i; or, with
 ///                   counts, runs of counts_in[j] elements go to member j, runs of counts_out[i]
 ///                   came from member i, and their sums are elems_in and elems_out
-/// Buffers do not overlap otherwise. Sums are plain: scales are the engine's business.
+/// Buffers do not overlap otherwise. Sums are plain: scales are the engine's business, as are
+/// dtypes that are emulated; `dtype` is that of the numbers in the buffers, float32 or float64
+/// (int64 where nothing is summed).
 struct CollectiveCall {
   std::int64_t plan_step = 0;
   CollectiveOp op = CollectiveOp::AllGather;
@@ -31,6 +33,7 @@ struct CollectiveCall {
   /// counts_out[i] of rank j; they outlive the collective.
   std::span<const std::int64_t> counts_in = {};
   std::span<const std::int64_t> counts_out = {};
+  bool takes_max = false;  ///< all_reduce only: the largest of what members send, not the sum
 };
 
 /// One rank's interpreter of the plan: local tensors, modules, optimizer, ledger. It never

@@ -4,14 +4,21 @@
 #include <limits>
 #include <utility>
 
+#include "base/check.h"
+#include "engine/add.h"
 #include "tensor/fill.h"
 
 namespace hpsim {
 namespace {
 
+/// Rounds all blocks.
 template <class T>
-std::int64_t bytes_of(std::int64_t elems) {
-  return elems * static_cast<std::int64_t>(sizeof(T));
+bool round_blocks(DType dtype, const RowBlocks<T>& blocks) {
+  bool has_changed = false;
+  blocks.each_block([&](T* block, std::int64_t /*first*/, std::int64_t rows) {
+    has_changed = round_to(dtype, block, rows * blocks.row_elems) || has_changed;
+  });
+  return has_changed;
 }
 
 }  // namespace
@@ -56,9 +63,11 @@ void RankMemory<T>::draw_shard(int p) {
       next += count;
     });
   }
+  round_to(parameter.dtype, shard(p), slot.held.elems);
   const std::int64_t padding = slot.padded_elems - slot.held.elems;
-  record_.ledger.allocate(MemoryKind::ShardedParameters, bytes_of<T>(slot.held.elems));
-  record_.ledger.allocate(MemoryKind::Padding, bytes_of<T>(padding));
+  const std::int64_t width = size_bytes(parameter.dtype);
+  record_.ledger.allocate(MemoryKind::ShardedParameters, slot.held.elems * width);
+  record_.ledger.allocate(MemoryKind::Padding, padding * width);
   if (padding > 0) count_padding();
   result_.record_held(rank_, p, slot.held.boxes);
 }
@@ -70,18 +79,27 @@ T* RankMemory<T>::shard(int p) {
 
 template <class T>
 T* RankMemory<T>::weights_to_average(int b) {
-  T* const row = state_at(b).storage.data();
-  check_row_padding(b, row);
-  return row;
+  check_storage_padding(b);
+  return state_at(b).storage.data();
 }
 
 template <class T>
-RowBlocks<T> RankMemory<T>::blocks_in(T* all_rows, int p) const {
+typename RankMemory<T>::Rows RankMemory<T>::rows_at(T* data, int p) const {
+  return {data, state_at(parameter_at(p).bucket).row_elems, slot_at(p).offset_elems};
+}
+
+template <class T>
+typename RankMemory<T>::Rows RankMemory<T>::gradient_rows(int p) {
+  BucketState& state = state_at(parameter_at(p).bucket);
+  return {state.gradients.data(), state.gradient_row_elems, slot_at(p).gradient_offset};
+}
+
+template <class T>
+RowBlocks<T> RankMemory<T>::blocks_in(const Rows& rows, int p) const {
   const PlannedParameter& parameter = parameter_at(p);
-  const Slot& slot = slot_at(p);
-  RowBlocks<T> blocks = as_one_block(all_rows + slot.offset_elems, p);
+  RowBlocks<T> blocks = as_one_block(rows.data + rows.offset, p);
   if (parameter.shard_size() == 1) return blocks;
-  blocks.block_stride = buckets_[static_cast<std::size_t>(parameter.bucket)].row_elems;
+  blocks.block_stride = rows.row_elems;
   blocks.num_blocks = parameter.shard_size();
   blocks.cut = &parameter.cut;
   return blocks;
@@ -95,18 +113,16 @@ RowBlocks<T> RankMemory<T>::as_one_block(T* copy, int p) const {
 
 template <class T>
 template <class Visit>
-void RankMemory<T>::each_slot(T* all_rows, int p, const Visit& visit) const {
-  const PlannedParameter& parameter = parameter_at(p);
-  const std::int64_t stride = buckets_[static_cast<std::size_t>(parameter.bucket)].row_elems;
-  for (std::int64_t index = 0; index < parameter.shard_size(); ++index)
-    visit(all_rows + index * stride + slot_at(p).offset_elems, index);
+void RankMemory<T>::each_slot(const Rows& rows, int p, const Visit& visit) const {
+  for (std::int64_t index = 0; index < parameter_at(p).shard_size(); ++index)
+    visit(rows.data + index * rows.row_elems + rows.offset, index);
 }
 
 template <class T>
 template <class Visit>
-void RankMemory<T>::each_padding(T* all_rows, int p, const Visit& visit) const {
+void RankMemory<T>::each_padding(const Rows& rows, int p, const Visit& visit) const {
   const Slot& slot = slot_at(p);
-  each_slot(all_rows, p, [&](T* data, std::int64_t index) {
+  each_slot(rows, p, [&](T* data, std::int64_t index) {
     const std::int64_t held = hpsim::shard_elems(parameter_at(p).cut, slot.held.whole.shape, index);
     if (held < slot.padded_elems) visit(data + held, slot.padded_elems - held);
   });
@@ -116,44 +132,74 @@ template <class T>
 RowBlocks<T> RankMemory<T>::whole(int p) {
   if (slot_at(p).needs_copy) return as_one_block(slot_at(p).copy.data(), p);
   BucketState& state = state_at(parameter_at(p).bucket);
-  const bool is_cut = parameter_at(p).shard_size() > 1;
-  return blocks_in(is_cut ? state.gathered.data() : state.storage.data(), p);
+  const bool is_gathered = bucket_at(parameter_at(p).bucket).is_unsharded();
+  return blocks_in(rows_at(is_gathered ? state.gathered.data() : state.storage.data(), p), p);
+}
+
+template <class T>
+RowBlocks<T> RankMemory<T>::gradient_place(int p) {
+  if (slot_at(p).needs_copy) return as_one_block(slot_at(p).gradient_copy.data(), p);
+  return blocks_in(gradient_rows(p), p);
 }
 
 template <class T>
 RowBlocks<T> RankMemory<T>::whole_gradient(int p) {
-  if (slot_at(p).needs_copy) return as_one_block(slot_at(p).gradient_copy.data(), p);
-  return blocks_in(state_at(parameter_at(p).bucket).gradients.data(), p);
+  Slot& slot = slot_at(p);
+  if (slot.gradient_offset < 0) return {};
+  return slot.has_content ? as_one_block(slot.term.data(), p) : gradient_place(p);
 }
 
 template <class T>
-Buffer<T> RankMemory<T>::take(MemoryKind kind, std::int64_t elems) {
-  record_.ledger.allocate(kind, bytes_of<T>(elems));
+Buffer<T> RankMemory<T>::take(MemoryKind kind, DType dtype, std::int64_t elems) {
+  record_.ledger.allocate(kind, elems * size_bytes(dtype));
   return pool_.take(elems);
 }
 
 template <class T>
-void RankMemory<T>::give_back(MemoryKind kind, Buffer<T>& buffer, std::int64_t elems) {
-  record_.ledger.release(kind, bytes_of<T>(elems));
+void RankMemory<T>::give_back(MemoryKind kind, DType dtype, Buffer<T>& buffer, std::int64_t elems) {
+  record_.ledger.release(kind, elems * size_bytes(dtype));
   pool_.give_back(std::exchange(buffer, {}));
 }
 
 template <class T>
 typename RankMemory<T>::Ends RankMemory<T>::begin_unshard(int b) {
+  constexpr MemoryKind kKind = MemoryKind::UnshardedParameters;
   BucketState& state = state_at(b);
-  check_row_padding(b, state.storage.data());
-  state.gathered = take(MemoryKind::UnshardedParameters, state.gathered_elems);
-  return {state.storage.data(), state.gathered.data()};
+  const Bucket& bucket = bucket_at(b);
+  if (state.part.data() != nullptr) {
+    state.gathered = take(kKind, bucket.dtype, state.gathered_elems);
+    return {state.part.data(), state.gathered.data()};
+  }
+  check_storage_padding(b);
+  const bool is_cut = bucket.sharded_group.size > 1;
+  if (is_cut && !bucket.casts) {
+    state.gathered = take(kKind, bucket.dtype, state.gathered_elems);
+    return {state.storage.data(), state.gathered.data()};
+  }
+  Buffer<T>& cast = is_cut ? state.cast : state.gathered;
+  cast = take(kKind, bucket.dtype, state.row_elems);
+  std::copy_n(state.storage.data(), state.row_elems, cast.data());
+  round_to(bucket.dtype, cast.data(), state.row_elems);
+  if (!is_cut) return {};
+  state.gathered = take(kKind, bucket.dtype, state.gathered_elems);
+  return {state.cast.data(), state.gathered.data()};
 }
 
 template <class T>
 void RankMemory<T>::end_unshard(int b) {
-  for (const int p : bucket_at(b).parameters) {
+  constexpr MemoryKind kKind = MemoryKind::UnshardedParameters;
+  BucketState& state = state_at(b);
+  const Bucket& bucket = bucket_at(b);
+  if (state.cast.data() != nullptr) give_back(kKind, bucket.dtype, state.cast, state.row_elems);
+  if (state.part.data() != nullptr) {
+    give_back(kKind, bucket.dtype, state.part, state.gathered_elems / bucket.post_forward_size);
+  }
+  for (const int p : bucket.parameters) {
     Slot& slot = slot_at(p);
     if (!slot.needs_copy) continue;
-    slot.copy = take(MemoryKind::UnshardedParameters, slot.whole_elems());
+    slot.copy = take(kKind, bucket.dtype, slot.whole_elems());
     const Shape& shape = slot.held.whole.shape;
-    each_slot(state_at(b).gathered.data(), p, [&](const T* next, std::int64_t index) {
+    each_slot(rows_at(state.gathered.data(), p), p, [&](const T* next, std::int64_t index) {
       for (const Box& box : shard_boxes(parameter_at(p).cut, shape, index)) {
         each_run(shape, box, [&](std::int64_t first, std::int64_t count) {
           std::copy_n(next, count, slot.copy.data() + first);
@@ -165,35 +211,61 @@ void RankMemory<T>::end_unshard(int b) {
 }
 
 template <class T>
-void RankMemory<T>::reshard(int b) {
-  for (const int p : bucket_at(b).parameters) {
-    Slot& slot = slot_at(p);
-    if (slot.needs_copy) give_back(MemoryKind::UnshardedParameters, slot.copy, slot.whole_elems());
-  }
-  give_back(MemoryKind::UnshardedParameters, state_at(b).gathered, state_at(b).gathered_elems);
-}
-
-template <class T>
-void RankMemory<T>::begin_gradients(int module) {
-  for (const int p : parameters_of_module_.at(static_cast<std::size_t>(module))) {
-    const int b = parameter_at(p).bucket;
-    if (!state_at(b).has_gradients) open_gradients(b);
-  }
-}
-
-template <class T>
-void RankMemory<T>::open_gradients(int b) {
+void RankMemory<T>::reshard(int b, bool keeps_part) {
+  constexpr MemoryKind kKind = MemoryKind::UnshardedParameters;
   BucketState& state = state_at(b);
+  const Bucket& bucket = bucket_at(b);
+  if (keeps_part) {
+    // Whole rows: the number of parts divides that of shards.
+    const std::int64_t elems = state.gathered_elems / bucket.post_forward_size;
+    state.part = take(kKind, bucket.dtype, elems);
+    std::copy_n(state.gathered.data() + state.shard_index % bucket.post_forward_size * elems, elems,
+                state.part.data());
+  }
+  for (const int p : bucket.parameters) {
+    Slot& slot = slot_at(p);
+    if (slot.needs_copy) give_back(kKind, bucket.dtype, slot.copy, slot.whole_elems());
+  }
+  give_back(kKind, bucket.dtype, state.gathered,
+            bucket.sharded_group.size > 1 ? state.gathered_elems : state.row_elems);
+}
+
+template <class T>
+void RankMemory<T>::begin_gradients(const Step& backward) {
+  for (const int row : backward.rows) {
+    if (state_at(plan_.gradient_row(row).bucket).has_gradients) continue;
+    open_gradients(row);
+  }
+  for (const int p : parameters_of_module_.at(static_cast<std::size_t>(backward.module))) {
+    Slot& slot = slot_at(p);
+    if (slot.gradient_offset < 0 || !slot.has_content) continue;
+    slot.term =
+        take(MemoryKind::UnshardedGradients, parameter_at(p).compute_dtype, slot.whole_elems());
+  }
+}
+
+template <class T>
+void RankMemory<T>::open_gradients(int row) {
+  const GradientRow& gradients = plan_.gradient_row(row);
+  const Bucket& bucket = bucket_at(gradients.bucket);
+  BucketState& state = state_at(gradients.bucket);
   state.has_gradients = true;
   state.is_sealed = false;
-  state.gradients = take(MemoryKind::UnshardedGradients, state.gathered_elems);
-  for (const int p : bucket_at(b).parameters) {
+  state.open_row = row;
+  state.gradient_row_elems = gradients.row_elems.at(plan_.mesh(), coordinate_);
+  state.gradients = take(MemoryKind::UnshardedGradients, bucket.reduce_dtype,
+                         state.gradient_row_elems * bucket.sharded_group.size);
+  for (std::size_t i = 0; i < gradients.parameters.size(); ++i) {
+    const int p = gradients.parameters[i];
     Slot& slot = slot_at(p);
+    slot.gradient_offset = gradients.offsets[i].at(plan_.mesh(), coordinate_);
+    slot.has_content = false;
     if (slot.needs_copy) {
-      slot.gradient_copy = take(MemoryKind::UnshardedGradients, slot.whole_elems());
+      slot.gradient_copy =
+          take(MemoryKind::UnshardedGradients, bucket.reduce_dtype, slot.whole_elems());
     }
     bool has_padding = false;
-    each_padding(state.gradients.data(), p, [&](T* padding, std::int64_t elems) {
+    each_padding(gradient_rows(p), p, [&](T* padding, std::int64_t elems) {
       std::fill_n(padding, elems, std::numeric_limits<T>::quiet_NaN());
       has_padding = true;
     });
@@ -202,17 +274,47 @@ void RankMemory<T>::open_gradients(int b) {
 }
 
 template <class T>
+bool RankMemory<T>::end_gradients(const Step& backward) {
+  bool has_changed = false;
+  for (const int p : parameters_of_module_.at(static_cast<std::size_t>(backward.module))) {
+    if (slot_at(p).gradient_offset >= 0) has_changed = end_gradient(p) || has_changed;
+  }
+  return has_changed;
+}
+
+template <class T>
+bool RankMemory<T>::end_gradient(int p) {
+  Slot& slot = slot_at(p);
+  const PlannedParameter& parameter = parameter_at(p);
+  const DType reduce_dtype = bucket_at(parameter.bucket).reduce_dtype;
+  const RowBlocks<T> place = gradient_place(p);
+  bool has_changed = false;
+  if (!slot.has_content) {
+    slot.has_content = true;
+    has_changed = round_blocks(parameter.compute_dtype, place);
+  } else {
+    has_changed = round_to(parameter.compute_dtype, slot.term.data(), slot.whole_elems());
+    place.each_block([&](T* block, std::int64_t first, std::int64_t rows) {
+      accumulate(slot.term.data() + first * place.row_elems, rows * place.row_elems, block);
+    });
+    give_back(MemoryKind::UnshardedGradients, parameter.compute_dtype, slot.term,
+              slot.whole_elems());
+  }
+  return round_blocks(reduce_dtype, place) || has_changed;
+}
+
+template <class T>
 void RankMemory<T>::seal(int b) {
   BucketState& state = state_at(b);
-  if (state.is_sealed) return;
-  state.is_sealed = true;
-  for (const int p : bucket_at(b).parameters) {
+  if (!state.has_gradients || std::exchange(state.is_sealed, true)) return;
+  for (const int p : open_row(b).parameters) {
     Slot& slot = slot_at(p);
-    each_padding(state.gradients.data(), p,
+    HPSIM_CHECK(slot.has_content, "no backward left a gradient of \"{}\"", parameter_at(p).name);
+    each_padding(gradient_rows(p), p,
                  [](T* padding, std::int64_t elems) { std::fill_n(padding, elems, T(0)); });
     if (!slot.needs_copy) continue;
     const Shape& shape = slot.held.whole.shape;
-    each_slot(state.gradients.data(), p, [&](T* next, std::int64_t index) {
+    each_slot(gradient_rows(p), p, [&](T* next, std::int64_t index) {
       for (const Box& box : shard_boxes(parameter_at(p).cut, shape, index)) {
         each_run(shape, box, [&](std::int64_t first, std::int64_t count) {
           std::copy_n(slot.gradient_copy.data() + first, count, next);
@@ -220,7 +322,8 @@ void RankMemory<T>::seal(int b) {
         });
       }
     });
-    give_back(MemoryKind::UnshardedGradients, slot.gradient_copy, slot.whole_elems());
+    give_back(MemoryKind::UnshardedGradients, bucket_at(b).reduce_dtype, slot.gradient_copy,
+              slot.whole_elems());
   }
 }
 
@@ -228,29 +331,66 @@ template <class T>
 typename RankMemory<T>::Ends RankMemory<T>::begin_reduce_scatter(int b) {
   BucketState& state = state_at(b);
   seal(b);
-  for (const int p : bucket_at(b).parameters) {
-    each_padding(state.gradients.data(), p,
+  for (const int p : open_row(b).parameters) {
+    each_padding(gradient_rows(p), p,
                  [&](const T* padding, std::int64_t elems) { check_padding(p, padding, elems); });
   }
-  state.reduced = take(MemoryKind::ReduceBuffers, state.row_elems);
-  return {state.gradients.data(), state.reduced.data()};
+  state.arrived =
+      take(MemoryKind::ReduceBuffers, bucket_at(b).reduce_dtype, state.gradient_row_elems);
+  return {state.gradients.data(), state.arrived.data()};
 }
 
 template <class T>
 void RankMemory<T>::end_reduce_scatter(int b) {
-  give_back(MemoryKind::UnshardedGradients, state_at(b).gradients, state_at(b).gathered_elems);
+  close_gradients(b);
+}
+
+template <class T>
+void RankMemory<T>::close_gradients(int b) {
+  BucketState& state = state_at(b);
+  const Bucket& bucket = bucket_at(b);
+  give_back(MemoryKind::UnshardedGradients, bucket.reduce_dtype, state.gradients,
+            state.gradient_row_elems * bucket.sharded_group.size);
+  state.has_gradients = false;
+  for (const int p : open_row(b).parameters) {
+    slot_at(p).gradient_offset = -1;
+    slot_at(p).has_content = false;
+  }
+}
+
+template <class T>
+std::span<T> RankMemory<T>::arrived_row(int b) {
+  return {state_at(b).arrived.data(), static_cast<std::size_t>(row_elems(b))};
+}
+
+template <class T>
+bool RankMemory<T>::add_arrived(int b) {
+  BucketState& state = state_at(b);
+  if (state.reduced.data() == nullptr) {
+    state.reduced = std::exchange(state.arrived, {});
+    return false;
+  }
+  const DType dtype = bucket_at(b).reduce_dtype;
+  accumulate(state.arrived.data(), row_elems(b), state.reduced.data());
+  give_back(MemoryKind::ReduceBuffers, dtype, state.arrived, row_elems(b));
+  return round_to(dtype, state.reduced.data(), row_elems(b));
+}
+
+template <class T>
+std::int64_t RankMemory<T>::storage_elems(int b) const {
+  return state_at(b).row_elems;
 }
 
 template <class T>
 std::int64_t RankMemory<T>::row_elems(int b) const {
-  return buckets_.at(static_cast<std::size_t>(b)).row_elems;
+  return state_at(b).gradient_row_elems;
 }
 
 template <class T>
 T* RankMemory<T>::reduced_row(int b) {
   BucketState& state = state_at(b);
   if (state.reduced.data() != nullptr) return state.reduced.data();
-  return state.gradients.data() + state.shard_index * state.row_elems;
+  return state.gradients.data() + state.shard_index * state.gradient_row_elems;
 }
 
 template <class T>
@@ -264,50 +404,83 @@ T* RankMemory<T>::row_to_reduce(int b) {
 template <class T>
 std::span<T> RankMemory<T>::part_of(int b, int range, T* row) const {
   if (range < 0) return {row, static_cast<std::size_t>(row_elems(b))};
-  const Bucket& bucket = bucket_at(b);
-  const Interval members = bucket.partials.at(static_cast<std::size_t>(range)).members;
-  const auto member = [&](std::int64_t i) -> const Slot& {
-    return slot_at(bucket.parameters.at(static_cast<std::size_t>(i)));
+  const GradientRow& gradients = open_row(b);
+  const Interval members = gradients.partials.at(static_cast<std::size_t>(range)).members;
+  const auto offset = [&](std::int64_t i) {
+    return gradients.offsets.at(static_cast<std::size_t>(i)).at(plan_.mesh(), coordinate_);
   };
-  const std::int64_t begin = member(members.begin).offset_elems;
-  const Slot& last = member(members.end - 1);
-  return {row + begin, static_cast<std::size_t>(last.offset_elems + last.padded_elems - begin)};
+  const std::int64_t begin = offset(members.begin);
+  const int last = gradients.parameters.at(static_cast<std::size_t>(members.end - 1));
+  const std::int64_t end = offset(members.end - 1) + slot_at(last).padded_elems;
+  return {row + begin, static_cast<std::size_t>(end - begin)};
 }
 
 template <class T>
-void RankMemory<T>::store_gradients(int b) {
+bool RankMemory<T>::store_gradients(int b) {
   BucketState& state = state_at(b);
+  const GradientRow& gradients = open_row(b);
   const T* row = reduced_row(b);
-  for (const int p : bucket_at(b).parameters) {
+  bool has_changed = false;
+  for (std::size_t i = 0; i < gradients.parameters.size(); ++i) {
+    const int p = gradients.parameters[i];
     Slot& slot = slot_at(p);
-    slot.gradient = take(MemoryKind::Gradients, slot.held.elems);
-    std::copy_n(row + slot.offset_elems, slot.held.elems, slot.gradient.data());
+    const DType dtype = parameter_at(p).dtype;
+    const T* const from = row + gradients.offsets[i].at(plan_.mesh(), coordinate_);
+    if (slot.gradient.data() == nullptr) {
+      slot.gradient = take(MemoryKind::Gradients, dtype, slot.held.elems);
+      std::copy_n(from, slot.held.elems, slot.gradient.data());
+      has_changed = round_to(dtype, slot.gradient.data(), slot.held.elems) || has_changed;
+      continue;
+    }
+    Buffer<T> term = pool_.take(slot.held.elems);
+    std::copy_n(from, slot.held.elems, term.data());
+    has_changed = round_to(dtype, term.data(), slot.held.elems) || has_changed;
+    accumulate(term.data(), slot.held.elems, slot.gradient.data());
+    has_changed = round_to(dtype, slot.gradient.data(), slot.held.elems) || has_changed;
+    pool_.give_back(std::move(term));
   }
   if (state.reduced.data() != nullptr) {
-    give_back(MemoryKind::ReduceBuffers, state.reduced, state.row_elems);
+    give_back(MemoryKind::ReduceBuffers, bucket_at(b).reduce_dtype, state.reduced,
+              state.gradient_row_elems);
   } else {
-    end_reduce_scatter(b);
+    close_gradients(b);
   }
-  state.has_gradients = false;
+  state.open_row = -1;
+  return has_changed;
 }
 
 template <class T>
-const T* RankMemory<T>::gradient(int p) const {
+T* RankMemory<T>::gradient(int p) {
   return slot_at(p).gradient.data();
 }
 
 template <class T>
 void RankMemory<T>::drop_gradients() {
-  for (Slot& slot : slots_)
-    give_back(MemoryKind::Gradients, slot.gradient, slot.held.elems);
+  for (int p = 0; p < static_cast<int>(slots_.size()); ++p) {
+    Slot& slot = slot_at(p);
+    if (slot.gradient.data() == nullptr) continue;
+    give_back(MemoryKind::Gradients, parameter_at(p).dtype, slot.gradient, slot.held.elems);
+  }
 }
 
 template <class T>
-void RankMemory<T>::check_row_padding(int b, const T* row) {
+void RankMemory<T>::check_storage_padding(int b) {
+  const T* const row = state_at(b).storage.data();
   for (const int p : bucket_at(b).parameters) {
     const Slot& slot = slot_at(p);
     check_padding(p, row + slot.offset_elems + slot.held.elems,
                   slot.padded_elems - slot.held.elems);
+  }
+}
+
+template <class T>
+void RankMemory<T>::check_row_padding(int b, const T* row) {
+  const GradientRow& gradients = open_row(b);
+  for (std::size_t i = 0; i < gradients.parameters.size(); ++i) {
+    const int p = gradients.parameters[i];
+    const Slot& slot = slot_at(p);
+    const std::int64_t offset = gradients.offsets[i].at(plan_.mesh(), coordinate_);
+    check_padding(p, row + offset + slot.held.elems, slot.padded_elems - slot.held.elems);
   }
 }
 

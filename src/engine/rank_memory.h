@@ -13,7 +13,8 @@
 namespace hpsim {
 
 /// All tensors of parameters that one rank holds, and the memory they lie in: shards in padded
-/// rows, gathered buckets, gradients before and after reduction. Parameters whose shards are no
+/// rows, gathered buckets, gradients before and after reduction. Numbers are held as T, rounded to
+/// the dtype that they have at each stage (scenario/precision.h). Parameters whose shards are no
 /// rows of tensor dim 0 are copied into one piece after the gather, and their gradients into rows
 /// before the reduction. Counts live bytes by kind in the rank's ledger, and watches padding:
 /// poisoned when a gradient buffer is taken, zeroed before it is reduced, looked at whenever it is
@@ -35,9 +36,9 @@ class RankMemory {
   }
   /// The part of the parameter that TP and EP leave to this rank.
   [[nodiscard]] const Box& whole_box(int parameter) const { return slot_at(parameter).held.whole; }
-  /// That part, whole. \pre its bucket is unsharded, or not cut over several ranks
+  /// That part, whole. \pre its bucket is unsharded, or needs not be
   [[nodiscard]] RowBlocks<T> whole(int parameter);
-  /// Its gradient before reduction. \pre begin_gradients
+  /// Where backward writes its gradient; no blocks where it has none. \pre begin_gradients
   [[nodiscard]] RowBlocks<T> whole_gradient(int parameter);
 
   struct Ends {
@@ -45,18 +46,28 @@ class RankMemory {
     T* output = nullptr;
   };
 
-  /// Ends of the all-gather that unshards the bucket; end_unshard puts together what are no rows.
+  /// Ends of the all-gather that unshards the bucket, none where it is only cast; end_unshard puts
+  /// together what are no rows.
   [[nodiscard]] Ends begin_unshard(int bucket);
   void end_unshard(int bucket);
-  void reshard(int bucket);
+  /// `keeps_part`: of what is gathered, that which reshard_after_forward k leaves to the rank.
+  void reshard(int bucket, bool keeps_part);
 
-  /// Gradient buffers of the buckets that parameters of `module` lie in, unless they exist.
-  void begin_gradients(int module);
+  /// Before a backward: buffers of the rows in which it leaves gradients, unless they are there;
+  /// and memory of their own for gradients that are added to what is there.
+  void begin_gradients(const Step& backward);
+  /// After it: rounds what it left to the dtype of compute, and adds it up in that of reductions.
+  /// Returns whether a value changed by rounding.
+  bool end_gradients(const Step& backward);
   /// Ends of the reduce-scatter of the bucket's gradients, padding zeroed; end_reduce_scatter
-  /// frees the input.
+  /// frees the input; then what arrived is the row to reduce, or is added to the one that waits.
   [[nodiscard]] Ends begin_reduce_scatter(int bucket);
   void end_reduce_scatter(int bucket);
-  /// Elements of a row.
+  [[nodiscard]] std::span<T> arrived_row(int bucket);
+  bool add_arrived(int bucket);
+  /// The row of all shards of a bucket.
+  [[nodiscard]] std::int64_t storage_elems(int bucket) const;
+  /// Elements of a row of gradients, own or of all ranks.
   [[nodiscard]] std::int64_t row_elems(int bucket) const;
   /// Own row of the bucket's gradients as far as they are reduced, padding zeroed and checked.
   [[nodiscard]] T* row_to_reduce(int bucket);
@@ -64,27 +75,34 @@ class RankMemory {
   [[nodiscard]] T* reduced_row(int bucket);
   /// The part of the row that a partial range of the bucket covers, all of it for range -1.
   [[nodiscard]] std::span<T> part_of(int bucket, int range, T* row) const;
-  /// True sizes of the row become the gradients of the shards; the row is freed.
-  void store_gradients(int bucket);
-  [[nodiscard]] const T* gradient(int parameter) const;
+  /// True sizes of the row become the gradients of the shards, or are added to them; the row is
+  /// freed. Returns whether a value changed by rounding.
+  bool store_gradients(int bucket);
+  /// Null: the parameter has no gradient in this optimizer step.
+  [[nodiscard]] T* gradient(int parameter);
   void drop_gradients();
 
-  [[nodiscard]] Buffer<T> take(MemoryKind kind, std::int64_t elems);
-  /// \pre `buffer` came from take(kind, elems)
-  void give_back(MemoryKind kind, Buffer<T>& buffer, std::int64_t elems);
+  [[nodiscard]] Buffer<T> take(MemoryKind kind, DType dtype, std::int64_t elems);
+  /// \pre `buffer` came from take(kind, dtype, elems)
+  void give_back(MemoryKind kind, DType dtype, Buffer<T>& buffer, std::int64_t elems);
 
  private:
   /// What this rank holds of a bucket.
   struct BucketState {
     std::int64_t shard_index = 0;
-    Buffer<T> storage;    ///< own row: padded slots, the shards are their prefixes
-    Buffer<T> gathered;   ///< all rows while unsharded
-    Buffer<T> gradients;  ///< all rows, from the first backward to the reduction
-    Buffer<T> reduced;    ///< own row, from the reduce-scatter to the store
+    Buffer<T> storage;   ///< own row: padded slots, the shards are their prefixes
+    Buffer<T> cast;      ///< the same in the dtype that is gathered, while it is
+    Buffer<T> gathered;  ///< all rows while unsharded
+    Buffer<T> part;      ///< some of them, between forward and backward
+    int open_row = -1;   ///< gradient row of `gradients`, or of `reduced`; -1: none
     bool has_gradients = false;
+    Buffer<T> gradients;     ///< all rows, from the first backward to the reduction
+    Buffer<T> arrived;       ///< own row, from a reduce-scatter
+    Buffer<T> reduced;       ///< own row, from the reduce-scatter to the store
     bool is_sealed = false;  ///< copies are in `gradients`, and its padding is zeroed
     std::int64_t row_elems = 0;
     std::int64_t gathered_elems = 0;
+    std::int64_t gradient_row_elems = 0;  ///< of the open row
   };
 
   /// What this rank holds of a parameter.
@@ -94,9 +112,19 @@ class RankMemory {
     std::int64_t padded_elems = 0;
     bool needs_copy = false;  ///< its shards are no rows: compute sees a copy of the whole
     Buffer<T> copy;
+    std::int64_t gradient_offset = -1;  ///< in the open row of its bucket; -1: it is not in it
+    bool has_content = false;           ///< some backward has left a gradient there
     Buffer<T> gradient_copy;
+    Buffer<T> term;      ///< a gradient that is to be added
     Buffer<T> gradient;  ///< of the shard, from the store to the optimizer
     [[nodiscard]] std::int64_t whole_elems() const { return num_elems(held.whole.shape); }
+  };
+
+  /// Rows of a bucket, or of its gradients: where the slot of a parameter is in each of them.
+  struct Rows {
+    T* data = nullptr;
+    std::int64_t row_elems = 0;
+    std::int64_t offset = 0;
   };
 
   [[nodiscard]] const Bucket& bucket_at(int b) const {
@@ -106,19 +134,34 @@ class RankMemory {
     return plan_.parameters.at(static_cast<std::size_t>(p));
   }
   [[nodiscard]] BucketState& state_at(int b) { return buckets_.at(static_cast<std::size_t>(b)); }
+  [[nodiscard]] const BucketState& state_at(int b) const {
+    return buckets_.at(static_cast<std::size_t>(b));
+  }
   [[nodiscard]] Slot& slot_at(int p) { return slots_.at(static_cast<std::size_t>(p)); }
   [[nodiscard]] const Slot& slot_at(int p) const { return slots_.at(static_cast<std::size_t>(p)); }
-  [[nodiscard]] RowBlocks<T> blocks_in(T* all_rows, int parameter) const;
+  [[nodiscard]] const GradientRow& open_row(int b) const {
+    return plan_.gradient_row(state_at(b).open_row);
+  }
+  /// Of the rows of a bucket, own or all, that begin at `data`.
+  [[nodiscard]] Rows rows_at(T* data, int parameter) const;
+  /// Of its gradients.
+  [[nodiscard]] Rows gradient_rows(int parameter);
+  [[nodiscard]] RowBlocks<T> blocks_in(const Rows& rows, int parameter) const;
   [[nodiscard]] RowBlocks<T> as_one_block(T* copy, int parameter) const;
-  /// Calls visit(slot of a shard, shard number) for all slots of the parameter in `all_rows`.
+  /// Where the gradient of a parameter adds up.
+  [[nodiscard]] RowBlocks<T> gradient_place(int parameter);
+  /// Calls visit(slot of a shard, shard number) for all slots of the parameter in all rows.
   template <class Visit>
-  void each_slot(T* all_rows, int parameter, const Visit& visit) const;
+  void each_slot(const Rows& rows, int parameter, const Visit& visit) const;
   /// Calls visit(first element, number of elements) for the padding behind each shard.
   template <class Visit>
-  void each_padding(T* all_rows, int parameter, const Visit& visit) const;
+  void each_padding(const Rows& rows, int parameter, const Visit& visit) const;
   void draw_shard(int parameter);
-  void open_gradients(int bucket);
+  void open_gradients(int row);
+  void close_gradients(int bucket);
   void seal(int bucket);
+  bool end_gradient(int parameter);
+  void check_storage_padding(int bucket);
   void check_row_padding(int bucket, const T* row);
   void check_padding(int parameter, const T* padding, std::int64_t elems);
   void count_padding();

@@ -37,7 +37,7 @@ class Lockstep {
     }
     const Step& step = plan_.steps[static_cast<std::size_t>(plan_step)];
     if (step.collective) {
-      const Groups& groups = groups_over(step.collective->dims);
+      const Groups& groups = groups_over(*step.collective);
       for (std::size_t g = 0; g < groups.size(); ++g) {
         exchange(groups[g], static_cast<std::int64_t>(g), step.step);
       }
@@ -47,9 +47,9 @@ class Lockstep {
   }
 
  private:
-  const Groups& groups_over(const MeshDims& dims) {
-    auto it = groups_.find(dims);
-    if (it == groups_.end()) it = groups_.emplace(dims, groups_along(plan_.mesh(), dims)).first;
+  const Groups& groups_over(const CollectiveSpec& spec) {
+    const auto [it, is_new] = groups_.try_emplace({spec.dims, spec.consecutive});
+    if (is_new) it->second = groups_along(plan_.mesh(), spec.dims, spec.consecutive);
     return it->second;
   }
 
@@ -86,7 +86,7 @@ class Lockstep {
   std::vector<std::unique_ptr<RankEngine>> engines_;
   std::vector<std::optional<CollectiveCall>> calls_;  ///< per rank, of the step at hand
   std::vector<const CollectiveCall*> calls_of_group_;
-  std::map<MeshDims, Groups> groups_;
+  std::map<std::pair<MeshDims, std::int64_t>, Groups> groups_;  ///< by dims and consecutive
 };
 
 std::shared_ptr<std::byte> zeroed_block(std::int64_t bytes) {

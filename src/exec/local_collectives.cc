@@ -34,6 +34,9 @@ bool sum_rows(const Calls& calls, std::int64_t row, std::int64_t elems, void* su
   std::memcpy(sum, input_row(*calls[0], row, elems),
               static_cast<std::size_t>(elems * size_bytes(dtype)));
   bool is_inexact = false;
+  for (std::size_t i = 1; calls[0]->takes_max && i < calls.size(); ++i)
+    take_larger(sum, input_row(*calls[i], row, elems), elems, dtype);
+  if (calls[0]->takes_max) return false;
   for (std::size_t i = 1; i < calls.size(); ++i)
     is_inexact = add_to(sum, input_row(*calls[i], row, elems), elems, dtype) || is_inexact;
   return is_inexact;

@@ -12,4 +12,7 @@ namespace hpsim {
 /// forbids. \pre dtype is float32 or float64; the two do not overlap
 [[nodiscard]] bool add_to(void* sum, const void* term, std::int64_t elems, DType dtype);
 
+/// largest[i] = max(largest[i], value[i]). \pre likewise
+void take_larger(void* largest, const void* values, std::int64_t elems, DType dtype);
+
 }  // namespace hpsim

@@ -23,4 +23,18 @@ namespace hpsim {
 ///   mesh (2, 4)    dims {1} -> {0 1 2 3} {4 5 6 7}    dims {0} -> {0 4} {1 5} {2 6} {3 7}
 [[nodiscard]] std::vector<std::vector<Rank>> groups_along(const Mesh& mesh, const MeshDims& dims);
 
+/// The same in runs of `consecutive` members, which divide a group; 0: whole groups.
+///
+///   mesh (2, 4), dims {1}, 2    {0 1} {2 3} {4 5} {6 7}
+[[nodiscard]] std::vector<std::vector<Rank>> groups_along(const Mesh& mesh, const MeshDims& dims,
+                                                          std::int64_t consecutive);
+
+/// The members of the group of `rank`, and the index of that group among groups_along.
+struct GroupOfRank {
+  std::vector<Rank> members;
+  std::int64_t index = 0;
+};
+[[nodiscard]] GroupOfRank group_along(const Mesh& mesh, const MeshDims& dims,
+                                      std::int64_t consecutive, Rank rank);
+
 }  // namespace hpsim

@@ -95,7 +95,7 @@ ActivationPart intersection(const ActivationPart& a, const ActivationPart& b) {
 }
 
 std::int64_t num_samples(const Scenario& scenario, const ActivationPart& part) {
-  return static_cast<std::int64_t>(part.data_ranks.size()) * scenario.local_batch();
+  return static_cast<std::int64_t>(part.data_ranks.size()) * scenario.micro_batch_size();
 }
 
 std::int64_t num_rows(const Scenario& scenario, const ActivationPart& part) {
@@ -116,18 +116,6 @@ std::int64_t RedistributionSizes::wire_out_elems(RedistributeOp op) const {
   if (!communicates(op)) return 0;
   if (op == RedistributeOp::AllReduce) return after_elems;
   return op == RedistributeOp::ReduceScatter ? slot_elems : group_size * slot_elems;
-}
-
-std::vector<char> modules_adding_to_weight(const ModelSpec& model) {
-  std::vector<char> adds(model.modules.size(), 0);
-  std::vector<char> is_written(model.modules.size(), 0);  // by the module that owns the weight
-  for (std::size_t m = model.modules.size(); m-- > 0;) {
-    const int tied_to = model.modules[m].tied_to;
-    const std::size_t owner = tied_to < 0 ? m : static_cast<std::size_t>(tied_to);
-    adds[m] = is_written.at(owner);
-    is_written[owner] = 1;
-  }
-  return adds;
 }
 
 std::int64_t attention_scratch_elems(std::int64_t seq, bool is_backward) {
@@ -219,12 +207,13 @@ std::optional<CollectiveSpec> redistribution_collective(const Plan& plan,
     if (elems_at(first) == elems_at(last)) return PerCoordinate(elems_at(first));
     return PerCoordinate::tabulate(mesh, uneven, elems_at);
   };
-  return CollectiveSpec{.op = collective_op(transition.op),
-                        .dims = transition.mesh_dims,
-                        .group_size = mesh.size(transition.mesh_dims),
-                        .dtype = plan.scenario.numerics.dtype,
-                        .elems_in = tabulate(&RedistributionSizes::wire_in_elems),
-                        .elems_out = tabulate(&RedistributionSizes::wire_out_elems)};
+  return CollectiveSpec{
+      .op = collective_op(transition.op),
+      .dims = transition.mesh_dims,
+      .group_size = mesh.size(transition.mesh_dims),
+      .dtype = plan.values.at(static_cast<std::size_t>(redistribution.from)).dtype,
+      .elems_in = tabulate(&RedistributionSizes::wire_in_elems),
+      .elems_out = tabulate(&RedistributionSizes::wire_out_elems)};
 }
 
 }  // namespace hpsim

@@ -12,7 +12,7 @@ namespace hpsim {
 /// run of positions and a run of features. Stored row-major: sample after sample, data ranks
 /// ascending.
 struct ActivationPart {
-  std::vector<std::int64_t> data_ranks;  ///< ascending; local_batch samples each
+  std::vector<std::int64_t> data_ranks;  ///< ascending; micro_batch_size samples each
   Interval positions;
   Interval features;
   bool operator==(const ActivationPart&) const = default;
@@ -74,10 +74,6 @@ inline constexpr std::int64_t kQueryTile = 64;
 ///
 ///   seq 128    forward 64 * 128, backward 2 * 64 * 128      seq 5    forward 5 * 5
 [[nodiscard]] std::int64_t attention_scratch_elems(std::int64_t seq, bool is_backward);
-
-/// Per module: 1 where its backward adds the gradient of its weight to what another module that is
-/// tied to the same weight left there: all of them but the last, which comes first in backward.
-[[nodiscard]] std::vector<char> modules_adding_to_weight(const ModelSpec& model);
 
 /// Coordinates of the members of the group of `coordinate` along `dims`, in group order.
 [[nodiscard]] std::vector<Coordinate> group_coordinates(const Mesh& mesh, const MeshDims& dims,

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
@@ -42,10 +43,10 @@ ActivationReplay::ActivationReplay(const Plan& plan)
   inputs_.resize(num_modules);
   outputs_.resize(num_modules);
   batch_dims_.resize(num_modules);
-  begin_step();
+  begin_pass();
 }
 
-void ActivationReplay::begin_step() {
+void ActivationReplay::begin_pass() {
   states_.clear();
   // The model's input is there from the start, in whichever value is first of it.
   for (std::size_t value = 0; value < plan_.values.size(); ++value) {
@@ -57,6 +58,8 @@ void ActivationReplay::begin_step() {
 
 std::optional<ActivationReplay::Fault> ActivationReplay::take(const Step& step) {
   std::optional<Fault> fault;
+  const std::pair<std::int64_t, std::int64_t> pass = {step.step, step.micro_batch};
+  if (step.phase != Phase::Optimizer && std::exchange(pass_, pass) != pass) begin_pass();
   const auto module = static_cast<std::size_t>(std::max(step.module, 0));
   if (step.kind == StepKind::Redistribute) {
     fault = redistribute(step);
@@ -70,8 +73,6 @@ std::optional<ActivationReplay::Fault> ActivationReplay::take(const Step& step) 
   } else if (step.kind == StepKind::Backward) {
     fault = backward(step.module);
     forget(plan_.modules[module].freed_after_backward);
-  } else if (step.kind == StepKind::Optimizer) {
-    begin_step();
   }
   return fault;
 }
@@ -210,6 +211,7 @@ std::optional<ActivationReplay::Fault> ActivationReplay::forward(int module) {
   for (std::size_t i = 0; i < activations.size(); ++i) {
     const int value = planned.inputs.at(i);
     if (!fault) fault = missing(value, activations[i], false, "its input");
+    if (!fault) fault = wrong_dtype(module, value);
     const State* const input = find(value);
     inputs.push_back(input == nullptr ? planned.layout.inputs.at(i) : input->layout);
   }
@@ -231,6 +233,19 @@ std::optional<ActivationReplay::Fault> ActivationReplay::forward(int module) {
   outputs_[at_module] = output;
   states_[planned.output] = {std::move(output), {}};
   return fault;
+}
+
+/// A weight multiplies numbers of its own dtype; tokens have none.
+std::optional<ActivationReplay::Fault> ActivationReplay::wrong_dtype(int module, int value) const {
+  const auto at = static_cast<std::size_t>(module);
+  const int weight = weights_.at(at);
+  if (weight < 0 || plan_.scenario.model.modules[at].type == ModuleType::Embedding)
+    return std::nullopt;
+  const DType wanted = plan_.parameter(weight).compute_dtype;
+  const DType got = plan_.values.at(static_cast<std::size_t>(value)).dtype;
+  if (got == wanted) return std::nullopt;
+  return Fault{FindingCode::CommDtype,
+               fmt::format("its input is {}, its weight {}", name_of(got), name_of(wanted))};
 }
 
 std::optional<ActivationReplay::Fault> ActivationReplay::loss() {

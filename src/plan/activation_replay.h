@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/finding.h"
@@ -33,6 +34,7 @@ class ActivationReplay {
   ///   any other layout than the module can compute with, or a
   ///   value that is of another activation or is not there       COMM_ORDER
   ///   a redistribution that is not what its layouts ask for     COMM_SHAPE
+  ///   a module reads numbers of another dtype than its weight   COMM_DTYPE
   [[nodiscard]] std::optional<Fault> take(const Step& step);
 
   /// Mesh dims of more than one rank along which the forward of `module` saw different samples or
@@ -50,7 +52,7 @@ class ActivationReplay {
     std::map<int, int> readers;  ///< of a gradient: how often each reader's part is in it
   };
 
-  void begin_step();
+  void begin_pass();
   std::optional<Fault> redistribute(const Step& step);
   std::optional<Fault> forward(int module);
   std::optional<Fault> loss();
@@ -63,6 +65,7 @@ class ActivationReplay {
   /// Why a value cannot be read as that activation, if it cannot.
   [[nodiscard]] std::optional<Fault> missing(int value, int activation, bool is_gradient,
                                              const std::string& who) const;
+  [[nodiscard]] std::optional<Fault> wrong_dtype(int module, int value) const;
   [[nodiscard]] std::optional<Fault> incomplete(int value, int activation) const;
   [[nodiscard]] const Placement* weight_cut(int module, int mesh_dim) const;
   [[nodiscard]] std::string wanted_along(int module, int mesh_dim, const Layout& input) const;
@@ -71,8 +74,9 @@ class ActivationReplay {
                                    const std::string& wanted) const;
 
   const Plan& plan_;
-  int features_;                             ///< tensor dim of the features
-  std::vector<int> weights_;                 ///< per module: parameter, or -1
+  std::pair<std::int64_t, std::int64_t> pass_ = {-1, -1};  ///< optimizer step, micro-batch
+  int features_;                                           ///< tensor dim of the features
+  std::vector<int> weights_;                               ///< per module: parameter, or -1
   std::vector<std::vector<int>> readers_;    ///< per activation: modules; their number: the loss
   std::map<int, State> states_;              ///< values that there are
   std::vector<int> sources_;                 ///< per value: what is redistributed to it, or -1

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -10,6 +12,8 @@
 #include "plan/loss_collective.h"
 #include "plan/plan_checks.h"
 #include "plan/token_replay.h"
+#include "scenario/gradients.h"
+#include "scenario/precision.h"
 
 namespace hpsim {
 namespace {
@@ -17,18 +21,22 @@ namespace {
 /// State of one bucket while the steps are replayed.
 struct BucketState {
   bool is_gathered = false;
-  std::int64_t backward_left = 0;  ///< modules whose backward is still to come in this step
-  bool is_scattered = false;
-  bool is_stored = false;
-  bool awaits_average = false;  ///< updated, but not averaged with its copies yet
+  bool is_post_forward = false;    ///< a part of it is kept since forward
+  int open_row = -1;               ///< gradient row that backward has begun to fill, or that waits
+  std::int64_t backward_left = 0;  ///< modules whose backward is still to come in this pass
+  bool is_scattered = false;       ///< rows of it wait for all-reduces
+  bool awaits_average = false;     ///< updated, but not averaged with its copies yet
 };
 
 /// Replays the steps of a plan, as every rank will run them.
 class Replay {
  public:
-  explicit Replay(const Plan& plan) : plan_(plan), state_(plan.buckets.size()) {
+  explicit Replay(const Plan& plan)
+      : plan_(plan),
+        parameters_of_module_(parameters_of_modules(plan.scenario)),
+        state_(plan.buckets.size()) {
     const auto& model = plan.scenario.model;
-    for (const std::vector<int>& parameters : parameters_of_modules(plan.scenario)) {
+    for (const std::vector<int>& parameters : parameters_of_module_) {
       std::vector<int>& buckets = buckets_of_module_.emplace_back();
       for (const int p : parameters) {
         const int bucket = plan.parameter(p).bucket;
@@ -37,18 +45,20 @@ class Replay {
     }
     for (BucketState& state : state_) {
       const Bucket& bucket = plan.buckets[index_of(state)];
-      state.is_gathered = bucket.sharded_group.size == 1;
+      state.is_gathered = !bucket.is_unsharded();
     }
     if (!model.is_elementwise()) {
       activations_.emplace(plan);
       tokens_.emplace(plan);
     }
-    begin_step();
+    begin_pass();
   }
 
   PlanCheckOutcome run() {
     outcome_.id = CheckId::PlanAgreement;
     for (const Step& step : plan_.steps) {
+      const std::pair<std::int64_t, std::int64_t> pass = {step.step, step.micro_batch};
+      if (std::exchange(pass_, pass) != pass) begin_pass();
       if (step.collective && step.bucket >= 0) check_collective(step);
       if (activations_) follow_activations(step);
       replay(step);
@@ -75,14 +85,12 @@ class Replay {
     });
   }
 
-  void begin_step() {
-    for (BucketState& state : state_) {
+  void begin_pass() {
+    for (BucketState& state : state_)
       state.backward_left = 0;
-      state.is_scattered = false;
-      state.is_stored = false;
-    }
-    for (const std::vector<int>& buckets : buckets_of_module_) {
-      for (const int b : buckets)
+    for (std::size_t m = 0; m < buckets_of_module_.size(); ++m) {
+      if (!plan_.modules.empty() && plan_.modules[m].output_gradient < 0) continue;
+      for (const int b : buckets_of_module_[m])
         ++state_.at(static_cast<std::size_t>(b)).backward_left;
     }
   }
@@ -109,25 +117,50 @@ class Replay {
     return fmt::format("unit \"{}\"", plan_.unit_name(bucket));
   }
 
+  /// Of what the collective carries; it is the same for all parameters of a bucket.
+  [[nodiscard]] DType wanted_dtype(const Step& step, int p) const {
+    if (step.kind == StepKind::Unshard) return compute_dtype(plan_.scenario, p);
+    if (step.kind == StepKind::AverageWeights) return parameter_dtype(plan_.scenario, p);
+    return reduce_dtype(plan_.scenario, p);
+  }
+
   void check_collective(const Step& step) {
     const CollectiveSpec& spec = *step.collective;
     const Bucket& bucket = plan_.buckets.at(static_cast<std::size_t>(step.bucket));
-    const std::int64_t size = plan_.mesh().size(spec.dims);
+    const bool is_post_forward = state_.at(static_cast<std::size_t>(step.bucket)).is_post_forward;
+    const std::int64_t parts =
+        is_post_forward && step.kind == StepKind::Unshard ? bucket.post_forward_size : 0;
+    const std::int64_t size = parts > 0 ? parts : plan_.mesh().size(spec.dims);
+    expect(spec.consecutive == parts, FindingCode::CommGroup, step, [&] {
+      return fmt::format("runs of {} consecutive ranks, expected {} (0: all)", spec.consecutive,
+                         parts);
+    });
     expect(spec.group_size == size && size > 1, FindingCode::CommGroup, step, [&] {
       return fmt::format("groups of {} along {} ranks of the mesh, expected equal and above 1",
                          spec.group_size, size);
     });
-    expect(spec.dtype == plan_.scenario.numerics.dtype, FindingCode::CommDtype, step, [&] {
-      return fmt::format("{} on the wire, the parameters are {}", name_of(spec.dtype),
-                         name_of(plan_.scenario.numerics.dtype));
+    const GradientRow* const gradients =
+        step.row < 0 ? nullptr : &plan_.gradient_rows.at(static_cast<std::size_t>(step.row));
+    const std::vector<int>& parameters =
+        gradients == nullptr ? bucket.parameters : gradients->parameters;
+    const auto other = std::find_if(parameters.begin(), parameters.end(),
+                                    [&](int p) { return wanted_dtype(step, p) != spec.dtype; });
+    expect(other == parameters.end(), FindingCode::CommDtype, step, [&] {
+      return fmt::format("{} on the wire, expected {} for \"{}\"", name_of(spec.dtype),
+                         name_of(wanted_dtype(step, *other)), plan_.parameter(*other).name);
     });
     const bool gathers = spec.op == CollectiveOp::AllGather;
     const bool scatters = spec.op == CollectiveOp::ReduceScatter;
     const PartialRange* const range =
-        step.partial < 0 ? nullptr : &bucket.partials.at(static_cast<std::size_t>(step.partial));
+        step.partial < 0 || gradients == nullptr
+            ? nullptr
+            : &gradients->partials.at(static_cast<std::size_t>(step.partial));
+    const PerCoordinate whole_row = gradients == nullptr ? bucket.row_elems : gradients->row_elems;
     const PerCoordinate row =
-        range == nullptr ? bucket.row_elems : partial_elems(plan_, bucket, *range);
-    const PerCoordinate wanted_in = scatters ? bucket.gathered_elems() : row;
+        range == nullptr ? whole_row : partial_elems(plan_, *gradients, *range);
+    const PerCoordinate wanted_in = scatters    ? row.times(bucket.sharded_group.size)
+                                    : parts > 0 ? row.times(bucket.sharded_group.size / parts)
+                                                : row;
     const PerCoordinate wanted_out = gathers ? bucket.gathered_elems() : row;
     const Mesh& mesh = plan_.mesh();
     expect(spec.elems_in == wanted_in && spec.elems_out == wanted_out, FindingCode::CommShape, step,
@@ -187,13 +220,17 @@ class Replay {
     switch (step.kind) {
       case StepKind::Unshard:
         expect(!state->is_gathered, kOrder, step, [] { return "it is gathered already"; });
-        expect(step.collective.has_value(), FindingCode::CommCount, step,
-               [] { return "no all_gather"; });
+        expect(
+            step.collective.has_value() == (plan_.buckets[index_of(*state)].sharded_group.size > 1),
+            FindingCode::CommCount, step, [] { return "no all_gather"; });
         state->is_gathered = true;
+        state->is_post_forward = false;
         break;
       case StepKind::Reshard:
         expect(state->is_gathered, kOrder, step, [] { return "it is not gathered"; });
         state->is_gathered = false;
+        state->is_post_forward =
+            step.phase == Phase::Forward && plan_.buckets[index_of(*state)].post_forward_size > 0;
         break;
       case StepKind::Forward:
       case StepKind::Backward:
@@ -203,28 +240,13 @@ class Replay {
           if (averages(used)) expect_averaged(used, step);
           if (step.kind == StepKind::Backward) --used.backward_left;
         }
+        if (step.kind == StepKind::Backward) check_rows(step);
         break;
       case StepKind::ReduceScatter:
       case StepKind::AllReduce:
       case StepKind::ScaleGradient:
-        expect(state->backward_left == 0, kOrder, step, [&] {
-          return fmt::format("{} modules still have to add to its gradients", state->backward_left);
-        });
-        expect(!state->is_stored, kOrder, step, [] { return "its gradients are stored already"; });
-        if (step.kind == StepKind::AllReduce) {
-          const Bucket& bucket = plan_.buckets[index_of(*state)];
-          expect(bucket.scatter_dims.empty() || state->is_scattered, kOrder, step,
-                 [] { return "it comes before the reduce-scatter"; });
-        }
-        if (step.kind == StepKind::ReduceScatter) {
-          expect(!state->is_scattered, kOrder, step, [] { return "it was scattered already"; });
-          state->is_scattered = true;
-        }
-        break;
       case StepKind::StoreGradient:
-        expect(state->backward_left == 0 && !state->is_stored, kOrder, step,
-               [] { return "it is stored before its backward, or twice"; });
-        state->is_stored = true;
+        reduce(step, *state);
         break;
       case StepKind::Redistribute:
       case StepKind::Loss:
@@ -236,16 +258,21 @@ class Replay {
       case StepKind::Optimizer:
         for (const BucketState& each : state_) {
           const Bucket& bucket = plan_.buckets[index_of(each)];
-          expect(each.is_stored, FindingCode::CommCount, step, [&] {
+          expect(each.open_row < 0, FindingCode::CommCount, step, [&] {
             return fmt::format("gradients of bucket {} are not stored", index_of(each));
           });
-          expect(each.is_gathered == (bucket.sharded_group.size == 1), kOrder, step, [&] {
+          expect(each.is_gathered == !bucket.is_unsharded(), kOrder, step, [&] {
             return fmt::format("bucket {} is not sharded outside compute", index_of(each));
           });
         }
-        for (BucketState& each : state_)
+        for (BucketState& each : state_) {
           each.awaits_average = averages(each);
-        begin_step();
+          each.open_row = -1;
+          each.is_scattered = false;
+        }
+        break;
+      case StepKind::ClipGradients:
+        check_clip(step);
         break;
       case StepKind::AverageWeights:
         expect(state->awaits_average, kOrder, step,
@@ -257,7 +284,85 @@ class Replay {
     }
   }
 
+  /// A module leaves gradients of its parameters in rows of their buckets, until these are stored
+  /// in one and the same row.
+  void check_rows(const Step& step) {
+    for (const int row : step.rows) {
+      BucketState& state = state_.at(
+          static_cast<std::size_t>(plan_.gradient_rows.at(static_cast<std::size_t>(row)).bucket));
+      expect(state.open_row < 0 || state.open_row == row, FindingCode::CommOrder, step, [&] {
+        return fmt::format("its gradients go to row {}, those before it to row {}", row,
+                           state.open_row);
+      });
+      state.open_row = row;
+    }
+    for (const int p : parameters_of_module_.at(static_cast<std::size_t>(step.module))) {
+      if (!has_gradient(plan_.scenario, p, step.step, step.micro_batch)) continue;
+      const auto holders = std::count_if(step.rows.begin(), step.rows.end(), [&](int row) {
+        return Plan::position_in(plan_.gradient_rows[static_cast<std::size_t>(row)], p) >= 0;
+      });
+      expect(holders == 1, FindingCode::CommCount, step, [&] {
+        return fmt::format("the gradient of \"{}\" goes to {} rows, expected 1",
+                           plan_.parameter(p).name, holders);
+      });
+    }
+  }
+
+  void reduce(const Step& step, BucketState& state) {
+    constexpr auto kOrder = FindingCode::CommOrder;
+    const Bucket& bucket = plan_.buckets[index_of(state)];
+    expect(state.backward_left == 0, kOrder, step, [&] {
+      return fmt::format("{} modules still have to add to its gradients", state.backward_left);
+    });
+    expect(state.open_row >= 0, kOrder, step, [] { return "its gradients are stored already"; });
+    expect(state.open_row < 0 || state.open_row == step.row, kOrder, step, [&] {
+      return fmt::format("it is about row {}, the gradients are in row {}", step.row,
+                         state.open_row);
+    });
+    if (step.kind == StepKind::ReduceScatter) {
+      // In each micro-batch once.
+      const std::pair<std::int64_t, std::int64_t> pass = {step.step, step.micro_batch};
+      std::optional<std::pair<std::int64_t, std::int64_t>>& last = scattered_in_[step.bucket];
+      expect(last != pass, kOrder, step, [] { return "it was scattered already"; });
+      last = pass;
+      state.is_scattered = true;
+    } else {
+      expect(bucket.scatter_dims.empty() || state.is_scattered, kOrder, step,
+             [] { return "it comes before the reduce-scatter"; });
+    }
+    if (step.kind != StepKind::StoreGradient) return;
+    state.open_row = -1;
+    state.is_scattered = false;
+  }
+
+  /// One number, over all ranks.
+  void check_clip(const Step& step) {
+    const std::int64_t num_ranks = plan_.mesh().num_ranks();
+    expect(step.collective.has_value() == (num_ranks > 1), FindingCode::CommCount, step,
+           [&] { return fmt::format("a norm over {} ranks has one all_reduce", num_ranks); });
+    if (!step.collective) return;
+    const CollectiveSpec& spec = *step.collective;
+    expect(spec.op == CollectiveOp::AllReduce && plan_.mesh().size(spec.dims) == num_ranks &&
+               spec.group_size == num_ranks && spec.consecutive == 0,
+           FindingCode::CommGroup, step, [&] {
+             return fmt::format("over {} ranks, the norm is of {}", plan_.mesh().size(spec.dims),
+                                num_ranks);
+           });
+    const auto& clip = plan_.scenario.training.clip_grad_norm;
+    const bool is_max = clip && std::isinf(clip->norm_type);
+    expect(clip && spec.takes_max == is_max && spec.prescale == 1 && spec.scale == 1,
+           FindingCode::NormValue, step, [&] {
+             return fmt::format("it takes the {} and scales by {}, the norm is a {} and unscaled",
+                                spec.takes_max ? "largest" : "sum", spec.prescale * spec.scale,
+                                is_max ? "largest" : "sum");
+           });
+  }
+
   const Plan& plan_;
+  std::pair<std::int64_t, std::int64_t> pass_ = {-1, -1};  ///< optimizer step, micro-batch
+  std::map<int, std::optional<std::pair<std::int64_t, std::int64_t>>>
+      scattered_in_;  ///< per bucket: last pass
+  std::vector<std::vector<int>> parameters_of_module_;
   std::vector<BucketState> state_;
   std::vector<std::vector<int>> buckets_of_module_;
   std::optional<ActivationReplay> activations_;

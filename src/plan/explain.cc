@@ -231,10 +231,14 @@ class Facts {
 
   /// Follows the parameter, and its gradient, through the steps.
   [[nodiscard]] std::vector<LifeStep> life(const RankFact& rank) const {
-    const std::int64_t width = size_bytes(scenario_.numerics.dtype);
-    const std::int64_t slot = (rank.held.elems + rank.padding_elems) * width;
-    const std::int64_t gathered = slot * parameter_.shard_size();
-    const std::int64_t whole = num_elems(rank.held.whole.shape) * width;
+    const std::int64_t width = size_bytes(parameter_.dtype);
+    const std::int64_t compute_width = size_bytes(bucket_.dtype);
+    const std::int64_t reduce_width = size_bytes(bucket_.reduce_dtype);
+    const std::int64_t slot_elems = rank.held.elems + rank.padding_elems;
+    const std::int64_t gathered_elems = slot_elems * parameter_.shard_size();
+    const std::int64_t slot = slot_elems * width;
+    const std::int64_t gathered = gathered_elems * compute_width;
+    const std::int64_t whole = num_elems(rank.held.whole.shape) * compute_width;
     const std::int64_t shard = rank.held.elems * width;
     std::vector<Placement> gradient;  // none before backward
     std::int64_t gradient_bytes = 0;
@@ -267,14 +271,15 @@ class Facts {
           parameter(true, true, whole, whole);
           break;
         case StepKind::Backward:
-          becomes(fresh_gradient(), gathered);
+          if (!leaves_gradient(s)) continue;
+          becomes(fresh_gradient(), gathered_elems * reduce_width);
           break;
         case StepKind::ReduceScatter:
         case StepKind::AllReduce:
-          becomes(reduced(gradient, s.collective->dims), slot);
+          becomes(reduced(gradient, s.collective->dims), slot_elems * reduce_width);
           break;
         case StepKind::ScaleGradient:
-          becomes(reduced(gradient, {}), slot);
+          becomes(reduced(gradient, {}), slot_elems * reduce_width);
           break;
         case StepKind::StoreGradient:
           becomes(reduced(gradient, {}), shard);
@@ -292,11 +297,19 @@ class Facts {
         case StepKind::Dispatch:
         case StepKind::Combine:
         case StepKind::Loss:
+        case StepKind::ClipGradients:
           continue;
       }
       life.push_back(std::move(next));
     }
     return life;
+  }
+
+  /// Whether a backward leaves a gradient of it.
+  [[nodiscard]] bool leaves_gradient(const Step& backward) const {
+    return std::any_of(backward.rows.begin(), backward.rows.end(), [&](int row) {
+      return Plan::position_in(plan_.gradient_row(row), p_) >= 0;
+    });
   }
 
   [[nodiscard]] std::vector<Placement> fresh_gradient() const {
@@ -366,8 +379,7 @@ std::string_view name_of(GradientState state) {
   return {};
 }
 
-Explainer::Explainer(const Plan& plan)
-    : plan_(plan), by_bucket_(plan.buckets.size()), partial_(plan.parameters.size(), -1) {
+Explainer::Explainer(const Plan& plan) : plan_(plan), by_bucket_(plan.buckets.size()) {
   by_module_.resize(
       std::max(plan.scenario.model.modules.size(), plan.scenario.model.elementwise.size()));
   for (std::size_t i = 0; i < plan.steps.size() && plan.steps[i].step == 0; ++i) {
@@ -381,25 +393,29 @@ Explainer::Explainer(const Plan& plan)
       of_all_.push_back(index);
     }
   }
-  for (const Bucket& bucket : plan.buckets) {
-    for (std::size_t range = 0; range < bucket.partials.size(); ++range) {
-      const Interval members = bucket.partials[range].members;
-      for (std::int64_t i = members.begin; i < members.end; ++i) {
-        const int p = bucket.parameters.at(static_cast<std::size_t>(i));
-        partial_[static_cast<std::size_t>(p)] = static_cast<int>(range);
-      }
-    }
-  }
 }
+
+namespace {
+
+/// Whether a step of the parameter's bucket is about it, too.
+bool concerns(const Plan& plan, const Step& step, int parameter) {
+  if (step.row < 0) return true;
+  const GradientRow& row = plan.gradient_row(step.row);
+  const int position = Plan::position_in(row, parameter);
+  if (position < 0 || step.partial < 0) return position >= 0;
+  const Interval members = row.partials.at(static_cast<std::size_t>(step.partial)).members;
+  return position >= members.begin && position < members.end;
+}
+
+}  // namespace
 
 std::vector<int> Explainer::steps_of(int parameter) const {
   const PlannedParameter& planned = plan_.parameter(parameter);
   const int module = plan_.scenario.parameters[static_cast<std::size_t>(parameter)].module;
   std::vector<int> steps = by_module_[static_cast<std::size_t>(module)];
   for (const int index : by_bucket_[static_cast<std::size_t>(planned.bucket)]) {
-    const int partial = plan_.steps[static_cast<std::size_t>(index)].partial;
-    if (partial >= 0 && partial != partial_[static_cast<std::size_t>(parameter)]) continue;
-    steps.push_back(index);
+    if (concerns(plan_, plan_.steps[static_cast<std::size_t>(index)], parameter))
+      steps.push_back(index);
   }
   steps.insert(steps.end(), of_all_.begin(), of_all_.end());
   std::sort(steps.begin(), steps.end());

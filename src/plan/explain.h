@@ -119,8 +119,7 @@ class Explainer {
   const Plan& plan_;
   std::vector<std::vector<int>> by_bucket_;  ///< steps of optimizer step 0
   std::vector<std::vector<int>> by_module_;
-  std::vector<int> of_all_;   ///< loss, optimizer
-  std::vector<int> partial_;  ///< per parameter: its range in Bucket::partials, or -1
+  std::vector<int> of_all_;  ///< loss, clipping, optimizer
 };
 
 }  // namespace hpsim

@@ -191,7 +191,7 @@ class Rules {
       return "not cut: in replicate_params";
     }
     return fmt::format("not cut: {} bytes < min_shard_bytes {} (multi-dim RFC 2.2.5)",
-                       num_elems(parameter_.shape) * size_bytes(scenario_.numerics.dtype),
+                       num_elems(parameter_.shape) * size_bytes(parameter_.dtype),
                        spec.min_shard_bytes);
   }
 

@@ -1,6 +1,7 @@
 #include "plan/loss_collective.h"
 
 #include "plan/activation_part.h"
+#include "scenario/precision.h"
 
 namespace hpsim {
 namespace {
@@ -12,7 +13,7 @@ bool is_cross_entropy(const Scenario& scenario) {
 }  // namespace
 
 std::int64_t num_loss_terms(const Scenario& scenario) {
-  const std::int64_t rows = scenario.local_batch() * num_positions(scenario.model);
+  const std::int64_t rows = scenario.micro_batch_size() * num_positions(scenario.model);
   return is_cross_entropy(scenario) ? rows : rows * output_features(scenario.model);
 }
 
@@ -43,7 +44,7 @@ std::optional<CollectiveSpec> loss_collective(const Plan& plan) {
   return CollectiveSpec{.op = CollectiveOp::AllGather,
                         .dims = dims,
                         .group_size = mesh.size(dims),
-                        .dtype = plan.scenario.numerics.dtype,
+                        .dtype = loss_dtype(plan.scenario),
                         .elems_in = elems,
                         .elems_out = elems.times(mesh.size(dims))};
 }

@@ -28,6 +28,7 @@ std::vector<ParameterReplay::Fault> ParameterReplay::take(const Step& step) {
     case StepKind::Dispatch:
     case StepKind::Combine:
     case StepKind::Loss:
+    case StepKind::ClipGradients:
       break;
     default:
       take_bucket(step);
@@ -45,13 +46,15 @@ void ParameterReplay::compute(const Step& step) {
 }
 
 void ParameterReplay::take_bucket(const Step& step) {
-  const Bucket& bucket = plan_.bucket(step.bucket);
-  Interval members{0, static_cast<std::int64_t>(bucket.parameters.size())};
+  const std::vector<int>& all =
+      step.row < 0 ? plan_.bucket(step.bucket).parameters : plan_.gradient_row(step.row).parameters;
+  Interval members{0, static_cast<std::int64_t>(all.size())};
   if (step.partial >= 0) {
-    members = bucket.partials.at(static_cast<std::size_t>(step.partial)).members;
+    members =
+        plan_.gradient_row(step.row).partials.at(static_cast<std::size_t>(step.partial)).members;
   }
   for (std::int64_t i = members.begin; i < members.end; ++i)
-    take_parameter(step, bucket.parameters.at(static_cast<std::size_t>(i)));
+    take_parameter(step, all.at(static_cast<std::size_t>(i)));
 }
 
 void ParameterReplay::take_parameter(const Step& step, int p) {

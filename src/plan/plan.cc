@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace hpsim {
 
 std::string activation_text(const Plan& plan, const Redistribution& redistribution) {
@@ -22,6 +24,7 @@ std::string tokens_text(const Plan& plan, const Step& step) {
 
 std::string payload_text(const Plan& plan, const Step& step) {
   if (step.kind == StepKind::Loss) return kLossPayload;
+  if (step.kind == StepKind::ClipGradients) return kNormPayload;
   if (moves_tokens(step.kind)) return tokens_text(plan, step);
   if (step.redistribution < 0)
     return fmt::format("unit \"{}\"", plan.unit_name(plan.bucket(step.bucket)));
@@ -29,10 +32,15 @@ std::string payload_text(const Plan& plan, const Step& step) {
                          plan.redistributions.at(static_cast<std::size_t>(step.redistribution)));
 }
 
-PerCoordinate partial_elems(const Plan& plan, const Bucket& bucket, const PartialRange& range) {
+int Plan::position_in(const GradientRow& row, int p) {
+  const auto found = std::find(row.parameters.begin(), row.parameters.end(), p);
+  return found == row.parameters.end() ? -1 : static_cast<int>(found - row.parameters.begin());
+}
+
+PerCoordinate partial_elems(const Plan& plan, const GradientRow& row, const PartialRange& range) {
   PerCoordinate elems;
   for (std::int64_t i = range.members.begin; i < range.members.end; ++i) {
-    const int p = bucket.parameters.at(static_cast<std::size_t>(i));
+    const int p = row.parameters.at(static_cast<std::size_t>(i));
     elems = elems.plus(plan.mesh(), plan.parameter(p).padded_elems);
   }
   return elems;

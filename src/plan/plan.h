@@ -28,13 +28,15 @@ struct GroupInfo {
 /// derived from its coordinate, see rank_layout.h.
 struct PlannedParameter {
   std::string name;
-  Shape shape;                       ///< global
-  std::vector<Placement> sharded;    ///< outside compute, one per mesh dim
-  std::vector<Placement> unsharded;  ///< inside compute: what TP and EP leave to a rank
-  ShardCut cut;                      ///< how fully_shard cuts that, whatever `sharded` says
-  GroupInfo sharded_group;           ///< reduce-scatter: ranks that hold different shards
-  GroupInfo unsharded_group;         ///< all-reduce: copies inside the fully_shard domain
-  GroupInfo partial_group;           ///< other mesh dims on which the gradient is Partial
+  Shape shape;                           ///< global
+  DType dtype = DType::Float32;          ///< of shards, stored gradients and optimizer state
+  DType compute_dtype = DType::Float32;  ///< gathered, and of the gradient that backward leaves
+  std::vector<Placement> sharded;        ///< outside compute, one per mesh dim
+  std::vector<Placement> unsharded;      ///< inside compute: what TP and EP leave to a rank
+  ShardCut cut;                          ///< how fully_shard cuts that, whatever `sharded` says
+  GroupInfo sharded_group;               ///< reduce-scatter: ranks that hold different shards
+  GroupInfo unsharded_group;             ///< all-reduce: copies inside the fully_shard domain
+  GroupInfo partial_group;               ///< other mesh dims on which the gradient is Partial
   MeshDims partial_dims;  ///< all mesh dims on which it is: what backward leaves are terms of a sum
   int bucket = -1;
   PerCoordinate offset_elems;  ///< of its slot in the bucket's row
@@ -50,17 +52,18 @@ struct PlannedParameter {
   }
 };
 
-/// Neighbouring slots of a bucket whose gradients are Partial along the same further mesh dims:
+/// Neighbouring slots of a row whose gradients are Partial along the same further mesh dims:
 /// they are all-reduced together.
 struct PartialRange {
   MeshDims dims;
-  Interval members;  ///< positions in Bucket::parameters
+  Interval members;  ///< positions in GradientRow::parameters
   bool operator==(const PartialRange&) const = default;
 };
 
-/// Parameters of one unit that share groups and dtype: they are gathered by one all_gather and
-/// reduced by one reduce_scatter. Each rank holds one row of `row_elems` elements, the padded slots
-/// of its parameters end to end; all rows, rank-major, are the gathered bucket.
+/// Parameters of one unit that share groups and dtypes: they are gathered by one all_gather and
+/// reduced by one reduce_scatter (one parameter each where comm_fusion is "none"). Each rank holds
+/// one row of `row_elems` elements, the padded slots of its parameters end to end; all rows,
+/// rank-major, are the gathered bucket.
 struct Bucket {
   int unit = -1;                ///< into Scenario::units
   std::vector<int> parameters;  ///< into Plan::parameters: by partial dims, then ascending
@@ -70,11 +73,28 @@ struct Bucket {
   MeshDims scatter_dims;     ///< reduce-scattered over; empty: gradients are complete or not cut
   MeshDims all_reduce_dims;  ///< all-reduced over, within unsharded_group
   MeshDims average_dims;  ///< instead of that, weights are averaged over them: sync_object "weight"
-  std::vector<PartialRange> partials;  ///< all-reduced after the last unit
-  bool is_ignored = false;  ///< fully_shard leaves it alone: reduced in the optimizer phase
+  bool is_ignored = false;       ///< fully_shard leaves it alone: reduced in the optimizer phase
+  DType dtype = DType::Float32;  ///< gathered, and computed with
+  DType reduce_dtype = DType::Float32;  ///< gradients before they are stored
+  bool casts = false;  ///< some parameter has another dtype: what is gathered is a copy
+  /// Between forward and backward a rank keeps one of that many parts of the gathered bucket, those
+  /// of its run of as many consecutive members of the sharded group make the whole; 0: its shard.
+  std::int64_t post_forward_size = 0;
 
   /// Elements of the gathered bucket: shard_size rows.
   [[nodiscard]] PerCoordinate gathered_elems() const { return row_elems.times(sharded_group.size); }
+  /// Whether compute needs more than the shard: it is cut over several ranks, or cast.
+  [[nodiscard]] bool is_unsharded() const { return sharded_group.size > 1 || casts; }
+};
+
+/// The parameters of a bucket that have gradients at a reduction: frozen and unused ones have none.
+/// Gradients of a rank are rows like those of the bucket, of these parameters alone.
+struct GradientRow {
+  int bucket = -1;
+  std::vector<int> parameters;         ///< some of Bucket::parameters, in their order
+  std::vector<PerCoordinate> offsets;  ///< of their slots in the row, like parameters
+  PerCoordinate row_elems;             ///< sum of their padded_elems
+  std::vector<PartialRange> partials;  ///< all-reduced after the last unit
 };
 
 /// An activation, or its gradient, in one layout.
@@ -83,6 +103,7 @@ struct ActivationValue {
   bool is_gradient = false;
   std::int64_t features = 0;  ///< on all ranks together
   std::vector<Placement> layout;
+  DType dtype = DType::Float32;
 };
 
 /// What a module reads and writes: indices into Plan::values, and when their memory is free.
@@ -111,7 +132,7 @@ struct LossPlan {
   std::vector<int> freed;
 };
 
-/// One change of the layout of an activation, or of its gradient.
+/// One change of the layout of an activation, or of its gradient; or of its dtype alone, a cast.
 struct Redistribution {
   int from = -1;          ///< into Plan::values
   int to = -1;            ///< likewise
@@ -129,12 +150,13 @@ struct Redistribution {
 struct Plan {
   Scenario scenario;
   std::vector<PlannedParameter> parameters;  ///< like Scenario::parameters
-  std::vector<ActivationValue> values;       ///< of one optimizer step
+  std::vector<ActivationValue> values;       ///< of one micro-batch
   std::vector<ModulePlan> modules;           ///< like ModelSpec::modules
   LossPlan loss;
-  std::vector<Placement> output;                ///< layout in which the loss takes it
-  std::vector<Bucket> buckets;                  ///< by unit, in the order of first use
-  std::vector<Redistribution> redistributions;  ///< of one optimizer step, in order
+  std::vector<Placement> output;  ///< layout in which the loss takes it
+  std::vector<Bucket> buckets;    ///< by unit, in the order of first use
+  std::vector<GradientRow> gradient_rows;
+  std::vector<Redistribution> redistributions;  ///< of one micro-batch, in order
   std::vector<Step> steps;                      ///< all optimizer steps, in order
 
   [[nodiscard]] const Mesh& mesh() const { return scenario.mesh; }
@@ -144,6 +166,11 @@ struct Plan {
   [[nodiscard]] const Bucket& bucket(int b) const {
     return buckets.at(static_cast<std::size_t>(b));
   }
+  [[nodiscard]] const GradientRow& gradient_row(int row) const {
+    return gradient_rows.at(static_cast<std::size_t>(row));
+  }
+  /// Position of a parameter in a row; -1: it is not in it.
+  [[nodiscard]] static int position_in(const GradientRow& row, int p);
   /// Mesh dims along which ranks update parameter `p` by gradients of their own, and hold optimizer
   /// state of their own; the mean over them is what the training makes.
   [[nodiscard]] const MeshDims& averaged_dims(int p) const {
@@ -160,17 +187,19 @@ struct Plan {
 
 /// What the collective of a loss carries.
 inline constexpr const char* kLossPayload = "statistics of the loss";
+/// What that of clip_grad_norm carries.
+inline constexpr const char* kNormPayload = "norm of the gradients";
 
 /// What a Route, Dispatch or Combine step carries: "counts of tokens of \"moe.experts\"", "tokens
 /// to \"moe.experts\"", "tokens from ..."; in backward "gradients to ...", "gradients from ...".
 [[nodiscard]] std::string tokens_text(const Plan& plan, const Step& step);
 
 /// What a collective carries: "unit \"l0\"", the activation_text of its redistribution, the
-/// tokens_text, or kLossPayload. \pre the step has a collective
+/// tokens_text, kLossPayload or kNormPayload. \pre the step has a collective
 [[nodiscard]] std::string payload_text(const Plan& plan, const Step& step);
 
-/// Elements of the slots of a range.
-[[nodiscard]] PerCoordinate partial_elems(const Plan& plan, const Bucket& bucket,
+/// Elements of the slots of a range of a row.
+[[nodiscard]] PerCoordinate partial_elems(const Plan& plan, const GradientRow& row,
                                           const PartialRange& range);
 
 /// What verify_plan checked and how much of it.

@@ -5,48 +5,23 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <set>
 #include <utility>
 
 #include "base/check.h"
 #include "layout/coverage.h"
-#include "plan/activation_replay.h"
+#include "plan/outcome_recorder.h"
 #include "plan/parameter_replay.h"
 #include "plan/rank_layout.h"
 
 namespace hpsim {
 namespace {
 
-/// Collects findings of one check.
-class Recorder {
- public:
-  explicit Recorder(CheckId id) { outcome_.id = id; }
-
-  void count() { ++outcome_.compared; }
-  void count(std::int64_t facts) { outcome_.compared += facts; }
-  void add(FindingCode code, const std::string& param, std::string message) {
-    outcome_.findings.push_back(
-        {.code = code, .check = outcome_.id, .param = param, .message = std::move(message)});
-  }
-  /// The last finding is about this optimizer step.
-  void at_step(std::int64_t step) { outcome_.findings.back().step = step; }
-  void warn(FindingCode code, const std::string& param, std::string message) {
-    add(code, param, std::move(message));
-    outcome_.findings.back().severity = Severity::Warning;
-  }
-  void append(std::vector<Finding> findings) {
-    std::move(findings.begin(), findings.end(), std::back_inserter(outcome_.findings));
-  }
-  [[nodiscard]] PlanCheckOutcome take() { return std::move(outcome_); }
-
- private:
-  PlanCheckOutcome outcome_;
-};
-
 /// Tensor dims whose extents a cut of TP, EP or fully_shard changes, dim by dim.
 class CoverageCheck {
  public:
-  CoverageCheck(const Plan& plan, Recorder& recorder) : plan_(plan), recorder_(recorder) {}
+  CoverageCheck(const Plan& plan, OutcomeRecorder& recorder) : plan_(plan), recorder_(recorder) {}
 
   void check(const PlannedParameter& parameter) {
     std::set<Shape> wholes = {parameter.shape};
@@ -100,11 +75,11 @@ class CoverageCheck {
   }
 
   const Plan& plan_;
-  Recorder& recorder_;
+  OutcomeRecorder& recorder_;
 };
 
 /// Slots of a bucket lie end to end, each as large as the padded shard of its parameter.
-void check_row(const Plan& plan, const Bucket& bucket, Recorder& recorder) {
+void check_row(const Plan& plan, const Bucket& bucket, OutcomeRecorder& recorder) {
   const Mesh& mesh = plan.mesh();
   PerCoordinate end_of_last;
   for (const int p : bucket.parameters) {
@@ -141,35 +116,37 @@ void check_row(const Plan& plan, const Bucket& bucket, Recorder& recorder) {
   }
 }
 
-/// Calls f(parameter) for what a step reduces, averages or scales.
-template <class F>
-void each_reduced(const Plan& plan, const Step& step, F&& f) {
-  const bool reduces = step.kind == StepKind::ReduceScatter || step.kind == StepKind::AllReduce ||
-                       step.kind == StepKind::AverageWeights;
-  if (step.bucket < 0 || (!(reduces && step.collective) && step.kind != StepKind::ScaleGradient)) {
-    return;
+/// Slots of a gradient row lie end to end as those of its bucket, without what has no gradient.
+void check_row(const Plan& plan, const GradientRow& row, OutcomeRecorder& recorder) {
+  const Mesh& mesh = plan.mesh();
+  PerCoordinate end_of_last;
+  const std::vector<int>& all = plan.bucket(row.bucket).parameters;
+  auto next = all.begin();
+  for (std::size_t i = 0; i < row.parameters.size(); ++i) {
+    const PlannedParameter& parameter = plan.parameter(row.parameters[i]);
+    recorder.count();
+    if (row.offsets.at(i) != end_of_last) {
+      recorder.add(FindingCode::OffsetWrong, parameter.name,
+                   fmt::format("slot of the gradient of \"{}\" begins at {}, the one before it "
+                               "ends at {}",
+                               parameter.name, to_string(mesh, row.offsets[i]),
+                               to_string(mesh, end_of_last)));
+    }
+    next = std::find(next, all.end(), row.parameters[i]);
+    if (next == all.end()) {
+      recorder.add(
+          FindingCode::OffsetWrong, parameter.name,
+          fmt::format("the gradient of \"{}\" is in a row of unit \"{}\", out of the "
+                      "order of its {} parameters",
+                      parameter.name, plan.unit_name(plan.bucket(row.bucket)), all.size()));
+    }
+    end_of_last = row.offsets[i].plus(mesh, parameter.padded_elems);
   }
-  const Bucket& bucket = plan.bucket(step.bucket);
-  Interval members = {0, static_cast<std::int64_t>(bucket.parameters.size())};
-  if (step.partial >= 0) {
-    members = bucket.partials.at(static_cast<std::size_t>(step.partial)).members;
-  }
-  for (std::int64_t i = members.begin; i < members.end; ++i)
-    f(bucket.parameters.at(static_cast<std::size_t>(i)));
-}
-
-/// What the copies of a weight become is their mean: nothing of k/F may be left to it.
-void check_mean(const Plan& plan, const Step& step, int p, Recorder& recorder) {
-  recorder.count();
-  const CollectiveSpec& spec = *step.collective;
-  const double wanted = 1 / static_cast<double>(plan.mesh().size(spec.dims));
-  if (spec.prescale == 1 && spec.scale == wanted) return;
-  const std::string& name = plan.parameter(p).name;
-  recorder.add(FindingCode::ParamValue, name,
-               fmt::format("the sum of the copies of \"{}\" is scaled by {:.17g} in step {}, their "
-                           "mean needs {:.17g}",
-                           name, spec.prescale * spec.scale, step.step, wanted));
-  recorder.at_step(step.step);
+  if (end_of_last == row.row_elems) return;
+  recorder.add(FindingCode::OffsetWrong, std::string(),
+               fmt::format("slots of gradients of unit \"{}\" end at {}, their row has {} elements",
+                           plan.unit_name(plan.bucket(row.bucket)), to_string(mesh, end_of_last),
+                           to_string(mesh, row.row_elems)));
 }
 
 /// What a vocabulary cannot say about a parameter, empty if nothing.
@@ -196,118 +173,52 @@ std::string inexpressible(const Plan& plan, const PlannedParameter& parameter) {
   return "ranks to which TP leaves a number of rows that divides would not set the flag";
 }
 
-/// Per parameter: its own module, then those that are tied to it.
-std::vector<std::vector<int>> modules_of_parameters(const Scenario& scenario) {
-  const std::vector<std::vector<int>> parameters = parameters_of_modules(scenario);
-  std::vector<std::vector<int>> modules(scenario.parameters.size());
-  for (std::size_t module = 0; module < parameters.size(); ++module) {
-    for (const int p : parameters[module])
-      modules.at(static_cast<std::size_t>(p)).push_back(static_cast<int>(module));
+/// Rows of a parameter cut over `count` ranks by the ceil rule that rank `index` has.
+Interval ceil_rows(std::int64_t rows, std::int64_t count, std::int64_t index) {
+  const std::int64_t chunk = (rows + count - 1) / count;
+  return {std::min(index * chunk, rows), std::min((index + 1) * chunk, rows)};
+}
+
+/// Between forward and backward PyTorch registers a DTensor that says Shard(0) over k ranks, while
+/// they hold runs of padded shards: where rows are uneven its rows are not those that are held.
+/// Empty where they are.
+std::string post_forward_difference(const Plan& plan, const PlannedParameter& parameter) {
+  const std::int64_t parts = plan.bucket(parameter.bucket).post_forward_size;
+  if (parts == 0 || !parameter.cut.is_by_rows()) return {};
+  for (const Coordinate& coordinate : telling_wholes(plan.mesh(), parameter)) {
+    const Shape whole =
+        local_box({parameter.shape, parameter.unsharded}, plan.mesh(), coordinate).shape;
+    const std::int64_t per_part = parameter.shard_size() / parts;
+    for (std::int64_t part = 0; part < parts; ++part) {
+      const Interval held = {shard_cells(parameter.cut, {whole[0]}, part * per_part).begin,
+                             shard_cells(parameter.cut, {whole[0]}, (part + 1) * per_part - 1).end};
+      const Interval said = ceil_rows(whole[0], parts, part);
+      if (held == said || (held.empty() && said.empty())) continue;
+      return fmt::format(
+          "between forward and backward part {} of {} holds rows {} to {} of \"{}\", "
+          "where Shard(0) over {} ranks says {} to {}",
+          part, parts, held.begin, held.end, parameter.name, parts, said.begin, said.end);
+    }
   }
-  return modules;
+  return {};
 }
 
 }  // namespace
 
 PlanCheckOutcome check_coverage(const Plan& plan) {
-  Recorder recorder(CheckId::Coverage);
+  OutcomeRecorder recorder(CheckId::Coverage);
   CoverageCheck coverage(plan, recorder);
   for (const PlannedParameter& parameter : plan.parameters)
     coverage.check(parameter);
   for (const Bucket& bucket : plan.buckets)
     check_row(plan, bucket, recorder);
-  return recorder.take();
-}
-
-PlanCheckOutcome check_sync_set(const Plan& plan) {
-  Recorder recorder(CheckId::SyncSet);
-  const Mesh& mesh = plan.mesh();
-  const bool averages = plan.scenario.fully_shard.sync_object == SyncObject::Weight;
-  const auto num_dims = static_cast<std::size_t>(mesh.num_dims());
-  struct Reductions {
-    std::vector<int> times;  // per mesh dim
-    double scale = 1;
-  };
-  std::vector<Reductions> of_parameter;
-  const auto reset = [&] {
-    of_parameter.assign(plan.parameters.size(), Reductions{std::vector<int>(num_dims, 0)});
-  };
-  std::optional<ActivationReplay> activations;
-  if (!plan.scenario.model.is_elementwise()) activations.emplace(plan);
-  const std::vector<std::vector<int>> modules = modules_of_parameters(plan.scenario);
-  const auto is_partial_along = [&](std::size_t p, int module, int dim) {
-    if (contains(cutting_dims(plan.parameters[p].unsharded), dim)) return false;
-    // Ranks along it saw different samples: their gradients are terms of one sum.
-    if (!activations) return contains(plan.scenario.data.data_dims, dim);
-    return contains(activations->batch_dims(module), dim);
-  };
-  const auto judge = [&](std::int64_t step) {
-    for (std::size_t p = 0; p < plan.parameters.size(); ++p) {
-      const PlannedParameter& parameter = plan.parameters[p];
-      const Reductions& got = of_parameter[p];
-      const double wanted_scale =
-          gradient_factor(plan.scenario, static_cast<int>(p)) / gradient_divisor(plan.scenario);
-      for (int dim = 0; dim < mesh.num_dims(); ++dim) {
-        if (mesh.size(dim) == 1) continue;
-        recorder.count();
-        const bool is_partial = is_partial_along(p, modules[p][0], dim);
-        for (const int module : modules[p]) {  // all that are tied to it leave such terms
-          if (is_partial_along(p, module, dim) == is_partial) continue;
-          recorder.add(FindingCode::UnreducedPartial, parameter.name,
-                       fmt::format("gradient of \"{}\" in step {} is {} along {} as \"{}\" leaves "
-                                   "it, and {} as \"{}\" does",
-                                   parameter.name, step, is_partial ? "Partial" : "complete",
-                                   mesh.name(dim), module_name(plan.scenario.model, modules[p][0]),
-                                   is_partial ? "complete" : "Partial",
-                                   module_name(plan.scenario.model, module)));
-          recorder.at_step(step);
-        }
-        const int wanted = is_partial ? 1 : 0;
-        const int times = got.times[static_cast<std::size_t>(dim)];
-        if (times == wanted) continue;
-        recorder.add(times < wanted ? FindingCode::UnreducedPartial : FindingCode::DoubleReduced,
-                     parameter.name,
-                     fmt::format("gradient of \"{}\" is {} along {}, and {} {} times there in "
-                                 "step {}",
-                                 parameter.name, is_partial ? "Partial" : "complete",
-                                 mesh.name(dim), averages ? "answered" : "reduced", times, step));
-        recorder.at_step(step);
-      }
-      recorder.count();
-      // One rounding per factor; the factors themselves are a few.
-      if (std::abs(got.scale - wanted_scale) <= 0x1p-50 * std::abs(wanted_scale)) continue;
-      recorder.add(FindingCode::GradScale, parameter.name,
-                   fmt::format("gradient of \"{}\" is scaled by {:.17g} in step {}, k/F is "
-                               "{:.17g}",
-                               parameter.name, got.scale, step, wanted_scale));
-      recorder.at_step(step);
-    }
-  };
-  reset();
-  for (std::size_t i = 0; i < plan.steps.size(); ++i) {
-    const Step& step = plan.steps[i];
-    if (activations) static_cast<void>(activations->take(step));  // judged by check_agreement
-    each_reduced(plan, step, [&](int p) {
-      Reductions& reductions = of_parameter.at(static_cast<std::size_t>(p));
-      if (step.kind == StepKind::ScaleGradient) {
-        reductions.scale *= step.local_scale;
-        return;
-      }
-      reductions.scale *= step.collective->prescale * step.collective->scale;
-      for (const int dim : step.collective->dims)
-        ++reductions.times.at(static_cast<std::size_t>(dim));
-      if (step.kind == StepKind::AverageWeights) check_mean(plan, step, p, recorder);
-    });
-    // Weights are averaged after the optimizer.
-    if (i + 1 < plan.steps.size() && plan.steps[i + 1].step == step.step) continue;
-    judge(step.step);
-    reset();
-  }
+  for (const GradientRow& row : plan.gradient_rows)
+    check_row(plan, row, recorder);
   return recorder.take();
 }
 
 PlanCheckOutcome check_placements(const Plan& plan) {
-  Recorder recorder(CheckId::Placements);
+  OutcomeRecorder recorder(CheckId::Placements);
   const Mesh& mesh = plan.mesh();
   const Vocabulary vocabulary = plan.scenario.fully_shard.vocabulary;
   for (const PlannedParameter& parameter : plan.parameters) {
@@ -334,6 +245,13 @@ PlanCheckOutcome check_placements(const Plan& plan) {
           FindingCode::SpecDisagrees, parameter.name,
           fmt::format("vocabulary {} cannot express the layout of \"{}\": {}", name_of(vocabulary),
                       parameter.name, difference ? *difference : missing));
+    }
+    const std::string post_forward =
+        vocabulary == Vocabulary::Torch ? post_forward_difference(plan, parameter) : std::string();
+    if (!post_forward.empty()) {
+      recorder.warn(
+          FindingCode::SpecDisagrees, parameter.name,
+          fmt::format("vocabulary {} cannot express it: {}", name_of(vocabulary), post_forward));
     }
     for (int dim = 0; dim < mesh.num_dims(); ++dim) {
       recorder.count();

@@ -23,8 +23,9 @@ struct PlanCheckOutcome {
 /// Per parameter, optimizer step and mesh dim of more than one rank: Partial (TP and EP do not cut
 /// the parameter along it, and ranks along it saw different samples: of elementwise parameters
 /// those of data_dims, of modules what an ActivationReplay says) must be reduced once, complete
-/// never; and the factors of all steps multiply to k/F. With sync_object "weight" the average of
-/// the weights after the optimizer answers instead, and must be a mean.
+/// never; and the factors of all steps multiply to k/F, for the terms of every micro-batch. With
+/// sync_object "weight" the average of the weights after the optimizer answers instead, and must be
+/// a mean. A parameter without gradient has no terms.
 [[nodiscard]] PlanCheckOutcome check_sync_set(const Plan& plan);
 
 /// Replays the steps: every collective fits its bucket and comes when its operands exist, every
@@ -41,7 +42,8 @@ struct PlanCheckOutcome {
 ///   vocabulary   cannot express
 ///   uneven_flag  balanced chunks (its flag means ceil); RaggedStridedShard of given units; a
 ///                flag that ranks would set differently where TP cuts unevenly
-///   torch        balanced chunks; ragged shards of given units
+///   torch        balanced chunks; ragged shards of given units; what is held between forward and
+///                backward with reshard_after_forward k, where rows are uneven
 [[nodiscard]] PlanCheckOutcome check_placements(const Plan& plan);
 
 }  // namespace hpsim

@@ -64,6 +64,8 @@ std::string_view name_of(StepKind kind) {
       return "scale_gradient";
     case StepKind::StoreGradient:
       return "store_gradient";
+    case StepKind::ClipGradients:
+      return "clip_gradients";
     case StepKind::Optimizer:
       return "optimizer";
     case StepKind::AverageWeights:

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/dtype.h"
 #include "mesh/mesh.h"
@@ -36,6 +37,9 @@ struct CollectiveSpec {
   PerCoordinate elems_out = 0;  ///< per rank
   double prescale = 1;
   double scale = 1;
+  /// > 0: groups are runs of that many consecutive members along `dims`, not all of them.
+  std::int64_t consecutive = 0;
+  bool takes_max = false;  ///< all_reduce only: the largest of what members send, not the sum
   /// How much is sent follows from where tokens are routed: elems are those of balanced routing
   /// (plan/token_exchange.h), those of a run follow from what it routed.
   bool is_routed = false;
@@ -45,8 +49,9 @@ struct CollectiveSpec {
 
 /// What a step does. `bucket` and `module` say to what; all else is in the plan.
 enum class StepKind {
-  Unshard,         ///< gather a bucket's parameters (collective: all_gather)
-  Reshard,         ///< free the gathered parameters of a bucket
+  Unshard,         ///< gather a bucket's parameters (collective: all_gather), cast to its dtype
+  Reshard,         ///< free the gathered parameters of a bucket; after forward, where it has a
+                   ///< post_forward_size, keep that part of them
   Redistribute,    ///< an activation or its gradient to another layout (collective, or local)
   Route,           ///< experts: chooses them for every position, and tells the ranks that hold them
                    ///< how many positions come (collective: all_to_all of counts)
@@ -55,11 +60,14 @@ enum class StepKind {
   Forward,         ///< one module, or one elementwise parameter
   Loss,            ///< local loss and the gradient of the output
   Backward,        ///< one module, or one elementwise parameter
-  ReduceScatter,   ///< a bucket's gradients over its sharded group (collective)
+  ReduceScatter,   ///< a bucket's gradients over its sharded group (collective), added to what
+                   ///< earlier micro-batches left to be all-reduced
   AllReduce,       ///< a bucket's reduced gradients over replicas or partial dims (collective)
   ScaleGradient,   ///< k/F, when no collective carries it
-  StoreGradient,   ///< true sizes out of the padded row, into the gradients of the shards
-  Optimizer,       ///< update all shards, then drop the gradients
+  StoreGradient,   ///< true sizes out of the padded row, into the gradients of the shards, or
+                   ///< added to what earlier micro-batches left there
+  ClipGradients,   ///< the norm of all gradients (collective: all_reduce), which scales them down
+  Optimizer,       ///< update all shards that have gradients, then drop these
   AverageWeights,  ///< a bucket's updated weights over its copies (collective: all_reduce)
 };
 
@@ -85,10 +93,14 @@ struct Step {
   int bucket = -1;
   int module = -1;  ///< into ModelSpec::modules, or ModelSpec::elementwise; of Redistribute the one
                     ///< that asks for it, -1 for the loss
-  int partial = -1;         ///< AllReduce only: into Bucket::partials; -1: the whole row
+  int row = -1;     ///< ReduceScatter to StoreGradient: into Plan::gradient_rows
+  int partial = -1;         ///< AllReduce only: into GradientRow::partials; -1: the whole row
   int redistribution = -1;  ///< Redistribute only: into Plan::redistributions
   std::optional<CollectiveSpec> collective;
   double local_scale = 1;  ///< ScaleGradient only: k/F
+  /// Backward only: the gradient rows in which the module leaves gradients of its parameters; a
+  /// parameter that is in none of them has no gradient.
+  std::vector<int> rows;
   Why why;
 };
 

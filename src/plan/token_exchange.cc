@@ -97,6 +97,10 @@ class BalancedRows {
 
 }  // namespace
 
+std::int64_t pass_of(const Scenario& scenario, const Step& step) {
+  return step.step * scenario.training.micro_batches + step.micro_batch;
+}
+
 RoutedCounts balanced_counts(std::int64_t routed, std::int64_t num_experts, std::int64_t member) {
   RoutedCounts counts(static_cast<std::size_t>(num_experts), routed / num_experts);
   const std::int64_t rest = routed % num_experts;
@@ -138,16 +142,16 @@ std::int64_t TokenCounts::num_received() const {
   return sum_of(received);
 }
 
-TokenCounts token_counts(const Plan& plan, int module, std::int64_t step,
+TokenCounts token_counts(const Plan& plan, int module, std::int64_t pass,
                          const Coordinate& coordinate, const Routing& routing) {
   const int index = index_of(plan, module);
   const Interval own = experts_at(plan, module, coordinate);
-  const RoutedCounts routed = routing(coordinate, step, index);
+  const RoutedCounts routed = routing(coordinate, pass, index);
   TokenCounts counts;
   for (const Coordinate& member :
        group_coordinates(plan.mesh(), exchange_dims(plan, module), coordinate)) {
     counts.sent.push_back(routed_to(routed, experts_at(plan, module, member)));
-    counts.received.push_back(routed_to(routing(member, step, index), own));
+    counts.received.push_back(routed_to(routing(member, pass, index), own));
   }
   return counts;
 }
@@ -173,7 +177,7 @@ Routing balanced_routing(const Plan& plan) {
           balanced_counts(num_routed(plan, module), spec_of(plan, module).num_experts, member));
     }
   }
-  return [&plan, modules = std::move(modules)](const Coordinate& coordinate, std::int64_t /*step*/,
+  return [&plan, modules = std::move(modules)](const Coordinate& coordinate, std::int64_t /*pass*/,
                                                int index) {
     const Balanced& balanced = modules.at(static_cast<std::size_t>(index));
     return balanced.counts.at(
@@ -193,7 +197,9 @@ std::optional<CollectiveSpec> token_collective(const Plan& plan, int module, Ste
     spec.elems_in = spec.elems_out = held * spec.group_size;
     return spec;
   }
-  spec.dtype = plan.scenario.numerics.dtype;
+  // Outputs of experts, and gradients of them, are of the module's dtype, as its inputs are.
+  const int output = plan.modules.at(static_cast<std::size_t>(module)).output;
+  spec.dtype = plan.values.at(static_cast<std::size_t>(output)).dtype;
   spec.is_routed = true;
   const BalancedRows rows(plan, module);
   const std::int64_t features = spec_of(plan, module).in_features;
@@ -212,7 +218,8 @@ RoutedElems routed_elems(const Plan& plan, const Step& step, const Coordinate& c
                          const Routing& routing) {
   HPSIM_CHECK(step.kind == StepKind::Dispatch || step.kind == StepKind::Combine,
               "{} moves no positions", name_of(step.kind));
-  const TokenCounts counts = token_counts(plan, step.module, step.step, coordinate, routing);
+  const TokenCounts counts =
+      token_counts(plan, step.module, pass_of(plan.scenario, step), coordinate, routing);
   const std::int64_t features = spec_of(plan, step.module).in_features;
   const std::int64_t sent = counts.num_sent() * features;
   const std::int64_t received = counts.num_received() * features;

@@ -14,9 +14,12 @@ namespace hpsim {
 /// same on ranks that hold the same positions.
 using RoutedCounts = std::vector<std::int64_t>;
 
-/// Where a run, or an assumption, routed: the counts of the rank at a coordinate, in an optimizer
-/// step, of the experts module with that index among experts_modules.
-using Routing = std::function<RoutedCounts(const Coordinate&, std::int64_t step, int index)>;
+/// Passes of a run count through: micro-batch m of M of optimizer step s is pass s M + m.
+[[nodiscard]] std::int64_t pass_of(const Scenario& scenario, const Step& step);
+
+/// Where a run, or an assumption, routed: the counts of the rank at a coordinate, in a pass, of the
+/// experts module with that index among experts_modules.
+using Routing = std::function<RoutedCounts(const Coordinate&, std::int64_t pass, int index)>;
 
 /// Balanced routing of one member of an exchange group: `routed` positions over all experts. Where
 /// they do not divide, what is left goes to some, beginning behind those of the member before: so
@@ -53,7 +56,7 @@ struct TokenCounts {
 };
 
 /// From what the members of the group routed.
-[[nodiscard]] TokenCounts token_counts(const Plan& plan, int module, std::int64_t step,
+[[nodiscard]] TokenCounts token_counts(const Plan& plan, int module, std::int64_t pass,
                                        const Coordinate& coordinate, const Routing& routing);
 
 /// Positions of which the rank at `coordinate` chooses the experts.

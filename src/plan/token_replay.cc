@@ -18,11 +18,21 @@ TokenReplay::TokenReplay(const Plan& plan) : plan_(plan) {
 }
 
 std::optional<TokenReplay::Fault> TokenReplay::take(const Step& step) {
-  if (step.kind == StepKind::Optimizer) {
-    std::optional<Fault> fault = end_step();
+  const std::pair<std::int64_t, std::int64_t> pass = {step.step, step.micro_batch};
+  const bool is_update = step.phase == Phase::Optimizer;
+  std::optional<Fault> ended;
+  if (is_update ? step.kind == StepKind::Optimizer : pass != pass_) {
+    if (pass_) ended = end_pass();
     taken_.clear();
-    return fault;
+    pass_.reset();
   }
+  if (is_update) return ended;
+  pass_ = pass;
+  std::optional<Fault> fault = take_in_pass(step);
+  return ended ? ended : fault;
+}
+
+std::optional<TokenReplay::Fault> TokenReplay::take_in_pass(const Step& step) {
   const bool is_compute = step.kind == StepKind::Forward || step.kind == StepKind::Backward;
   if (!is_compute && !moves_tokens(step.kind)) return std::nullopt;
   const auto wanted = wanted_.find(step.module);
@@ -46,7 +56,7 @@ std::optional<TokenReplay::Fault> TokenReplay::take(const Step& step) {
   return Fault{FindingCode::CommShape, "its collective is not that of its experts"};
 }
 
-std::optional<TokenReplay::Fault> TokenReplay::end_step() const {
+std::optional<TokenReplay::Fault> TokenReplay::end_pass() const {
   for (const auto& [module, wanted] : wanted_) {
     const auto taken = taken_.find(module);
     const std::size_t count = taken == taken_.end() ? 0 : taken->second;

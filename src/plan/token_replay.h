@@ -3,6 +3,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/finding.h"
@@ -26,15 +27,18 @@ class TokenReplay {
   ///   another order than route, dispatch, forward, combine,
   ///   and in backward dispatch, backward, combine                    COMM_ORDER
   ///   a step more than these, one missing at the end of the
-  ///   optimizer step, or an exchange where nothing is exchanged      COMM_COUNT
+  ///   micro-batch, or an exchange where nothing is exchanged      COMM_COUNT
   ///   a collective that token_collective does not give               COMM_SHAPE
   [[nodiscard]] std::optional<Fault> take(const Step& step);
 
  private:
-  [[nodiscard]] std::optional<Fault> end_step() const;
+  [[nodiscard]] std::optional<Fault> take_in_pass(const Step& step);
+  [[nodiscard]] std::optional<Fault> end_pass() const;
 
   const Plan& plan_;
-  /// Per experts module that exchanges: the steps that one optimizer step has, in order.
+  /// Optimizer step and micro-batch at hand.
+  std::optional<std::pair<std::int64_t, std::int64_t>> pass_;
+  /// Per experts module that exchanges: the steps that one micro-batch has, in order.
   std::map<int, std::vector<StepKind>> wanted_;
   std::map<int, std::size_t> taken_;  ///< how many of them came
   std::map<std::pair<int, StepKind>, std::optional<CollectiveSpec>> collectives_;

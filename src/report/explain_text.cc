@@ -56,7 +56,7 @@ class Section {
   }
 
  private:
-  [[nodiscard]] std::int64_t width() const { return size_bytes(plan_.scenario.numerics.dtype); }
+  [[nodiscard]] std::int64_t width() const { return size_bytes(parameter_.dtype); }
   [[nodiscard]] const Step& step(int index) const {
     return plan_.steps[static_cast<std::size_t>(index)];
   }

@@ -79,6 +79,7 @@ Json golden_collective(const Report& report, const CollectiveReport& collective,
   if (has_params && (shares_unit || collective.partial >= 0)) json["params"] = full["params"];
   if (collective.micro_batch > 0) json["micro_batch"] = collective.micro_batch;
   json["mesh_dims"] = full["mesh_dims"];
+  if (collective.spec.consecutive > 0) json["consecutive"] = collective.spec.consecutive;
   json["dtype"] = full["dtype"];
   if (!full["reduce_op"].is_null()) {
     if (full["prescale"] != 1) json["prescale"] = full["prescale"];
@@ -114,7 +115,8 @@ Json totals_json(const Report& report, const Collectives& collectives) {
     const CollectiveSpec& spec = collective->spec;
     auto total = std::find_if(totals.begin(), totals.end(), [&](const Total& other) {
       return other.phase == collective->phase && other.spec->op == spec.op &&
-             other.spec->dims == spec.dims && other.spec->dtype == spec.dtype;
+             other.spec->dims == spec.dims && other.spec->dtype == spec.dtype &&
+             other.spec->consecutive == spec.consecutive;
     });
     if (total == totals.end()) total = totals.insert(total, {collective->phase, &spec});
     ++total->count;

@@ -76,18 +76,20 @@ Json names_of_dims(const Mesh& mesh, const MeshDims& dims) {
   return names;
 }
 
-Json groups_json(const Mesh& mesh, const MeshDims& dims, bool lists_ranks) {
+Json groups_json(const Mesh& mesh, const MeshDims& dims, bool lists_ranks,
+                 std::int64_t consecutive) {
   if (lists_ranks) {
     Json groups = Json::array();
-    for (const std::vector<Rank>& group : groups_along(mesh, dims))
+    for (const std::vector<Rank>& group : groups_along(mesh, dims, consecutive))
       groups.push_back(rank_numbers(group));
     return groups;
   }
   const Rank first = mesh.rank_at(Coordinate(static_cast<std::size_t>(mesh.num_dims()), 0));
+  const std::int64_t size = consecutive > 0 ? consecutive : mesh.size(dims);
   return {{"mesh_dims", names_of_dims(mesh, dims)},
-          {"size", mesh.size(dims)},
-          {"count", mesh.num_ranks() / mesh.size(dims)},
-          {"first", rank_numbers(group_of(mesh, dims, first, kMaxListedRanks))}};
+          {"size", size},
+          {"count", mesh.num_ranks() / size},
+          {"first", rank_numbers(group_of(mesh, dims, first, std::min(size, kMaxListedRanks)))}};
 }
 
 Json placements_json(const std::vector<Placement>& placements, Vocabulary vocabulary) {
@@ -132,7 +134,7 @@ Json parameter_json(const Scenario& scenario, const PlannedParameter& parameter,
   };
   return {{"name", parameter.name},
           {"global_shape", parameter.shape},
-          {"dtype", name_of(scenario.numerics.dtype)},
+          {"dtype", name_of(parameter.dtype)},
           {"placements",
            {{"sharded", placements_json(parameter.sharded, vocabulary)},
             {"unsharded", placements_json(parameter.unsharded, vocabulary)}}},
@@ -156,23 +158,24 @@ Json collective_json(const Mesh& mesh, const std::vector<PayloadReport>& payload
     params.assign(payload.params.begin() + range.begin, payload.params.begin() + range.end);
   }
   const std::int64_t elem_bytes = size_bytes(spec.dtype);
-  Json json{{"seq", collective.seq},
-            {"op", name_of(spec.op)},
-            {"phase", name_of(collective.phase)},
-            {"step", collective.step},
-            {"micro_batch", collective.micro_batch},
-            {"unit", payload.unit},
-            {"params", params},
-            {"mesh_dims", names_of_dims(mesh, spec.dims)},
-            {"groups", groups_json(mesh, spec.dims, lists_ranks)},
-            {"dtype", name_of(spec.dtype)},
-            {"reduce_op", is_reduction(spec.op) ? Json("sum") : Json(nullptr)},
-            {"prescale", number(spec.prescale)},
-            {"scale", number(spec.scale)},
-            {"elements_in", elems_json(mesh, spec.elems_in, lists_ranks)},
-            {"elements_out", elems_json(mesh, spec.elems_out, lists_ranks)},
-            {"bytes_in", elems_json(mesh, spec.elems_in, lists_ranks, elem_bytes)},
-            {"bytes_out", elems_json(mesh, spec.elems_out, lists_ranks, elem_bytes)}};
+  Json json{
+      {"seq", collective.seq},
+      {"op", name_of(spec.op)},
+      {"phase", name_of(collective.phase)},
+      {"step", collective.step},
+      {"micro_batch", collective.micro_batch},
+      {"unit", payload.unit},
+      {"params", params},
+      {"mesh_dims", names_of_dims(mesh, spec.dims)},
+      {"groups", groups_json(mesh, spec.dims, lists_ranks, spec.consecutive)},
+      {"dtype", name_of(spec.dtype)},
+      {"reduce_op", is_reduction(spec.op) ? Json(spec.takes_max ? "max" : "sum") : Json(nullptr)},
+      {"prescale", number(spec.prescale)},
+      {"scale", number(spec.scale)},
+      {"elements_in", elems_json(mesh, spec.elems_in, lists_ranks)},
+      {"elements_out", elems_json(mesh, spec.elems_out, lists_ranks)},
+      {"bytes_in", elems_json(mesh, spec.elems_in, lists_ranks, elem_bytes)},
+      {"bytes_out", elems_json(mesh, spec.elems_out, lists_ranks, elem_bytes)}};
   if (!payload.activation.empty()) json["activation"] = payload.activation;
   if (spec.is_routed) json["routing"] = "balanced";
   if (collective.routed) {

@@ -22,7 +22,8 @@ using Json = nlohmann::ordered_json;
 [[nodiscard]] Json names_of_dims(const Mesh& mesh, const MeshDims& dims);
 
 /// [[0, 1], [2, 3]], or {"mesh_dims", "size", "count", "first": at most 64 ranks of one of them}
-[[nodiscard]] Json groups_json(const Mesh& mesh, const MeshDims& dims, bool lists_ranks);
+[[nodiscard]] Json groups_json(const Mesh& mesh, const MeshDims& dims, bool lists_ranks,
+                               std::int64_t consecutive = 0);
 
 /// ["Replicate", "Shard(0)"]
 [[nodiscard]] Json placements_json(const std::vector<Placement>& placements, Vocabulary vocabulary);

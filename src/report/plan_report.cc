@@ -32,7 +32,7 @@ Json step_json(const PlanReport& report, const std::vector<PayloadReport>& paylo
             {"params", Json::array()},
             {"module", nullptr}};
   if (step.bucket >= 0) {
-    const PayloadReport& bucket = payloads[static_cast<std::size_t>(step.bucket)];
+    const PayloadReport& bucket = payloads[static_cast<std::size_t>(payload_of(plan, step))];
     json["unit"] = bucket.unit;
     std::vector<std::string> params = bucket.params;
     if (step.partial >= 0) {

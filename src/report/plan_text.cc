@@ -180,11 +180,17 @@ class PlanText {
     const Bucket& bucket = plan_.bucket(step.bucket);
     const std::string& unit = plan_.unit_name(bucket);
     const bool is_alone = buckets_of_unit_[static_cast<std::size_t>(bucket.unit)] == 1;
-    if (is_alone && step.partial < 0) return unit;
-    Interval members{0, static_cast<std::int64_t>(bucket.parameters.size())};
-    if (step.partial >= 0)
-      members = bucket.partials.at(static_cast<std::size_t>(step.partial)).members;
-    const int first = bucket.parameters.at(static_cast<std::size_t>(members.begin));
+    const bool is_whole =
+        step.row < 0 || plan_.gradient_row(step.row).parameters == bucket.parameters;
+    if (is_alone && is_whole && step.partial < 0) return unit;
+    const std::vector<int>& all =
+        step.row < 0 ? bucket.parameters : plan_.gradient_row(step.row).parameters;
+    Interval members{0, static_cast<std::int64_t>(all.size())};
+    if (step.partial >= 0) {
+      members =
+          plan_.gradient_row(step.row).partials.at(static_cast<std::size_t>(step.partial)).members;
+    }
+    const int first = all.at(static_cast<std::size_t>(members.begin));
     const std::string& name = plan_.parameter(first).name;
     if (members.length() == 1) return fmt::format("{}: {}", unit, name);
     return fmt::format("{}: {}, … ({})", unit, name, members.length());
@@ -212,6 +218,7 @@ class PlanText {
     if (!step.collective) return line;
     const CollectiveSpec& spec = *step.collective;
     line.work[0] = dims_text(plan_.mesh(), spec.dims);
+    if (spec.consecutive > 0) line.work[0] += fmt::format(" by {}", spec.consecutive);
     line.work[1] = format_count(plan_.mesh().num_ranks() / spec.group_size);
     line.work[2] = elements_text(spec);
     const DType usual = plan_.scenario.numerics.dtype;

@@ -15,6 +15,7 @@
 #include "report/json.h"
 #include "report/routing_report.h"
 #include "scenario/locate.h"
+#include "scenario/precision.h"
 #include "trace/plan_ledger.h"
 
 namespace hpsim {
@@ -34,6 +35,25 @@ Step token_step(Phase phase, StepKind kind, int module) {
   step.phase = phase;
   step.module = module;
   return step;
+}
+
+bool is_whole_bucket(const Plan& plan, const GradientRow& row) {
+  return row.parameters == plan.bucket(row.bucket).parameters;
+}
+
+/// Into payload_reports, as what follows.
+int norm_payload(const Plan& plan) {
+  return static_cast<int>(plan.buckets.size() + plan.redistributions.size() + 1 +
+                          experts_modules(plan.scenario.model).size() * kTokenSteps.size());
+}
+
+/// That of its bucket where all of its parameters are in the row.
+int row_payload(const Plan& plan, int row) {
+  if (is_whole_bucket(plan, plan.gradient_row(row))) return plan.gradient_row(row).bucket;
+  int payload = norm_payload(plan) + 1;
+  for (int before = 0; before < row; ++before)
+    payload += is_whole_bucket(plan, plan.gradient_row(before)) ? 0 : 1;
+  return payload;
 }
 
 Report report_of(const Scenario& scenario, const std::string& backend) {
@@ -135,6 +155,13 @@ void add_notes(const Scenario& scenario, Report& report) {
         "sync_object weight: weights are averaged after the optimizer; gradients, their norm and "
         "momentum buffers are means over the ranks that average");
   }
+  if (is_emulated(scenario)) {
+    const std::string_view carrier = name_of(carrier_dtype(scenario));
+    report.notes.push_back(fmt::format(
+        "numbers are held as {}: those of other dtypes are rounded to them after every operation, "
+        "sums are made in {} and rounded once; bytes are those of the dtypes named",
+        carrier, carrier));
+  }
   const double ratio = gradient_ratio(scenario);
   if (ratio == 1) return;
   const FullyShardSpec& fully_shard = scenario.fully_shard;
@@ -142,7 +169,7 @@ void add_notes(const Scenario& scenario, Report& report) {
       "gradients are {} x those of the reported loss: reduce_op {}, k = {}, F = {}, loss {}",
       format_factor(ratio), to_string(fully_shard.reduce_op),
       format_factor(fully_shard.gradient_scaling_factor), format_factor(gradient_divisor(scenario)),
-      scenario.training.loss_normalization == LossNormalization::Sum ? "sum" : "local_mean"));
+      name_of(scenario.training.loss_normalization)));
 }
 
 /// Fills in where the scenario file says what the findings are about: what `expect` says, else the
@@ -254,8 +281,12 @@ std::vector<PayloadReport> payload_reports(const Plan& plan) {
     PayloadReport entry{.unit = plan.unit_name(bucket)};
     for (const int parameter : bucket.parameters)
       entry.params.push_back(plan.parameter(parameter).name);
-    for (const PartialRange& range : bucket.partials)
-      entry.partials.push_back(range.members);
+    for (const GradientRow& row : plan.gradient_rows) {
+      const bool is_whole =
+          row.bucket == static_cast<int>(reports.size()) && is_whole_bucket(plan, row);
+      for (std::size_t i = 0; is_whole && i < row.partials.size(); ++i)
+        entry.partials.push_back(row.partials[i].members);
+    }
     reports.push_back(std::move(entry));
   }
   const std::vector<std::string> units = units_of_modules(plan.scenario);
@@ -271,22 +302,36 @@ std::vector<PayloadReport> payload_reports(const Plan& plan) {
                          .activation = tokens_text(plan, token_step(phase, kind, module))});
     }
   }
+  reports.push_back({.activation = kNormPayload});
+  for (const GradientRow& row : plan.gradient_rows) {
+    PayloadReport entry{.unit = plan.unit_name(plan.bucket(row.bucket))};
+    if (is_whole_bucket(plan, row)) continue;
+    for (const int p : row.parameters)
+      entry.params.push_back(plan.parameter(p).name);
+    for (const PartialRange& range : row.partials)
+      entry.partials.push_back(range.members);
+    reports.push_back(std::move(entry));
+  }
   return reports;
 }
 
-CollectiveReport collective_report(const Plan& plan, const Step& step, std::int64_t seq) {
+int payload_of(const Plan& plan, const Step& step) {
   const auto num_buckets = static_cast<int>(plan.buckets.size());
-  int payload = step.bucket;
-  if (step.redistribution >= 0) payload = num_buckets + step.redistribution;
-  if (step.kind == StepKind::Loss) {
-    payload = num_buckets + static_cast<int>(plan.redistributions.size());
-  }
-  if (moves_tokens(step.kind)) payload = token_payload(plan, step);
+  if (step.row >= 0) return row_payload(plan, step.row);
+  if (step.redistribution >= 0) return num_buckets + step.redistribution;
+  if (step.kind == StepKind::Loss)
+    return num_buckets + static_cast<int>(plan.redistributions.size());
+  if (moves_tokens(step.kind)) return token_payload(plan, step);
+  if (step.kind == StepKind::ClipGradients) return norm_payload(plan);
+  return step.bucket;
+}
+
+CollectiveReport collective_report(const Plan& plan, const Step& step, std::int64_t seq) {
   return {.seq = seq,
           .phase = step.phase,
           .step = step.step,
           .micro_batch = step.micro_batch,
-          .payload = payload,
+          .payload = payload_of(plan, step),
           .partial = step.partial,
           .spec = step.collective.value()};
 }

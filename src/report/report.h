@@ -61,9 +61,12 @@ struct CollectiveReport {
   }
 };
 
-/// The buckets of the plan, then the activations of its redistributions, the loss, and what
-/// experts exchange.
+/// The buckets of the plan, then the activations of its redistributions, the loss, what experts
+/// exchange, the norm, and gradient rows that are of some parameters of their bucket only.
 [[nodiscard]] std::vector<PayloadReport> payload_reports(const Plan& plan);
+
+/// What a step carries, or would if it had a collective: into payload_reports; -1: nothing.
+[[nodiscard]] int payload_of(const Plan& plan, const Step& step);
 
 /// \pre the step has a collective, number `seq` of the run
 [[nodiscard]] CollectiveReport collective_report(const Plan& plan, const Step& step,
@@ -169,7 +172,7 @@ struct ReportSet {
 [[nodiscard]] Report make_error_report(const std::string& file, const std::string& backend,
                                        const Error& error);
 
-/// G over the gradient of the reported loss: k D / F for local_mean, k / F for sum, with the
+/// G over the gradient of the reported loss: k D / F for local_mean, k / F for the others, with the
 /// divisors of exact mode where it is on (scenario format, "What is computed").
 ///
 ///   avg, k = 1, local_mean, 4 data ranks    1        sum, the same      4

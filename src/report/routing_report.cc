@@ -29,6 +29,13 @@ MeshDims split_along(const Plan& plan, int module) {
   return split_dims(plan.scenario.model, plan.modules.at(static_cast<std::size_t>(module)).layout);
 }
 
+/// Of an optimizer step: one per micro-batch.
+std::vector<std::int64_t> passes_of(const Scenario& scenario, std::int64_t step) {
+  std::vector<std::int64_t> passes(static_cast<std::size_t>(scenario.training.micro_batches));
+  std::iota(passes.begin(), passes.end(), step * scenario.training.micro_batches);
+  return passes;
+}
+
 /// Positions that all ranks together route to each expert, copies of positions counted once.
 Counts tokens_of(const Plan& plan, int module, int index, std::int64_t step, bool is_balanced,
                  const Routing& routing) {
@@ -41,9 +48,11 @@ Counts tokens_of(const Plan& plan, int module, int index, std::int64_t step, boo
   const MeshDims group = is_balanced ? exchange_dims(plan, module) : split;
   const std::int64_t num_groups = plan.mesh().size(split) / plan.mesh().size(group);
   do {
-    const RoutedCounts routed = routing(coordinate, step, index);
-    for (std::size_t expert = 0; expert < num_experts; ++expert)
-      tokens[expert] += num_groups * routed.at(expert);
+    for (const std::int64_t pass : passes_of(plan.scenario, step)) {
+      const RoutedCounts routed = routing(coordinate, pass, index);
+      for (std::size_t expert = 0; expert < num_experts; ++expert)
+        tokens[expert] += num_groups * routed.at(expert);
+    }
   } while (advance(plan.mesh(), group, coordinate));
   return tokens;
 }
@@ -53,7 +62,9 @@ Counts received_by(const Plan& plan, int module, std::int64_t step, const Routin
   if (plan.mesh().num_ranks() > kMaxRoutedRanks) return received;
   for (std::int64_t rank = 0; rank < plan.mesh().num_ranks(); ++rank) {
     const Coordinate coordinate = plan.mesh().coordinate_of(Rank{rank});
-    received.push_back(token_counts(plan, module, step, coordinate, routing).num_received());
+    received.push_back(0);
+    for (const std::int64_t pass : passes_of(plan.scenario, step))
+      received.back() += token_counts(plan, module, pass, coordinate, routing).num_received();
   }
   return received;
 }

@@ -193,7 +193,8 @@ std::vector<CollectiveKind> collective_kinds(const Report& report, std::int64_t 
     const CollectiveSpec& spec = collective.spec;
     const double scale = spec.prescale * spec.scale;
     auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const CollectiveKind& other) {
-      return other.op == spec.op && other.dims == spec.dims && other.dtype == spec.dtype;
+      return other.op == spec.op && other.dims == spec.dims && other.dtype == spec.dtype &&
+             other.group_size == spec.group_size;
     });
     if (kind == kinds.end()) {
       kinds.push_back({.op = spec.op,

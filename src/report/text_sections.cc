@@ -106,6 +106,7 @@ CheckColumn column_of(CheckId id) {
     case CheckId::ReplicaAgreement:
     case CheckId::Padding:
     case CheckId::Ledger:
+    case CheckId::Precision:
     case CheckId::Expect:
       return CheckColumn::Run;
     case CheckId::LossParity:

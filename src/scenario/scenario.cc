@@ -43,6 +43,19 @@ std::string_view name_of(ParallelStyle style) {
   return {};
 }
 
+std::string_view name_of(LossNormalization normalization) {
+  switch (normalization) {
+    case LossNormalization::LocalMean:
+      return "local_mean";
+    case LossNormalization::GlobalTokens:
+      return "global_tokens";
+    case LossNormalization::Sum:
+      return "sum";
+  }
+  HPSIM_CHECK(false, "unknown normalization {}", static_cast<int>(normalization));
+  return {};
+}
+
 std::string_view name_of(FaultSpec::Kind kind) {
   switch (kind) {
     case FaultSpec::Kind::Kill:

@@ -111,6 +111,9 @@ struct OptimizerSpec {
 /// of the optimizer step, on all data ranks; Sum 1.
 enum class LossNormalization { LocalMean, GlobalTokens, Sum };
 
+/// "local_mean", "global_tokens", "sum"
+[[nodiscard]] std::string_view name_of(LossNormalization normalization);
+
 /// mse: mean over positions and features of (y - t)²; cross_entropy: mean over positions of
 /// -log softmax(y)[t], t a token, features are classes.
 enum class LossKind { Mse, CrossEntropy };

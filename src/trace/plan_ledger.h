@@ -18,17 +18,22 @@ struct PlannedMemory {
 
 /// The memory of the rank at `coordinate`.
 ///
-///   kind                   bytes (w = bytes per element)
+///   kind                   bytes; w of the parameter's dtype, c of what is gathered, r of
+///                          reductions
 ///   sharded_parameters     sum of shard_elems · w
 ///   padding                sum of (padded_elems − shard_elems) · w
-///   unsharded_parameters   gathered_elems · w per bucket, from unshard to reshard; 0 where nothing
-///                          is cut: the shard is the parameter. Where shards are no rows of tensor
-///                          dim 0, compute sees a copy: numel · w more for that parameter
-///   unsharded_gradients    gathered_elems · w per bucket, from first backward to reduction; such
-///                          copies until its first reduction begins
-///   reduce_buffers         row_elems · w per bucket that is cut, from its reduction to the store
+///   unsharded_parameters   gathered_elems · c per bucket, from unshard to reshard; 0 where nothing
+///                          is cut or cast: the shard is the parameter. Where shards are no rows of
+///                          tensor dim 0, compute sees a copy: numel · c more for that parameter.
+///                          While it is gathered, the row that was cast for it, row_elems · c;
+///                          between forward and backward 1/k of it with reshard_after_forward k
+///   unsharded_gradients    gathered elements of the gradient row · r, from first backward to
+///                          reduction; such copies until its first reduction begins; a gradient
+///                          that is added to one from an earlier module or micro-batch, numel · c
+///   reduce_buffers         gradient row · r per bucket that is cut, from its reduction to the
+///                          store; two while one is added to one that waits for its all-reduce
 ///   gradients              sum of shard_elems · w, from the store to the end of the step
-///   optimizer_state        state tensors · sum of shard_elems · w, from the first update
+///   optimizer_state        state tensors · sum of shard_elems · w, from the first update on
 ///   activations            inputs, outputs and their gradients that are alive, see below
 ///
 /// Activations of a module model: every value of the plan (an activation, or a gradient of one, in
@@ -44,9 +49,11 @@ struct PlannedMemory {
 ///               Without exchange R D sorted, 2 R H, R H scratch and R D computed, the last kept
 ///   backward    dispatch  S D sent, R D received, then sorted; backward 2 R H scratch, R D of the
 ///               inputs, if these need a gradient; combine R D sent, S D received
-/// Elementwise parameters keep their inputs and targets, 2·b·n, from forward to backward; b = local
-/// batch, n is the part that TP and EP leave to the rank, and b includes the samples of all ranks
-/// along data dims that cut it.
+/// A part that is inactive on some rank (InactiveSpec) and no residual keeps a copy of its input
+/// until its last module has computed, and of the gradient of its output until its first one has.
+/// Elementwise parameters keep their inputs and targets, 2·b·n, from forward to backward; b =
+/// samples of a micro-batch, n is the part that TP and EP leave to the rank, and b includes the
+/// samples of all ranks along data dims that cut it.
 [[nodiscard]] PlannedMemory planned_memory(const Plan& plan, const Coordinate& coordinate,
                                            const Routing& routing);
 /// With balanced_routing.

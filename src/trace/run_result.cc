@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "plan/rank_layout.h"
+#include "scenario/precision.h"
 #include "tensor/fill.h"
 #include "trace/rank_mean.h"
 
@@ -63,11 +64,12 @@ ResultLayout::ResultLayout(const Plan& plan, std::vector<Rank> recording)
     : ResultLayout(plan, std::move(recording), /*records_tensors=*/false) {}
 
 ResultLayout::ResultLayout(const Plan& plan, std::vector<Rank> recording, bool records_tensors)
-    : dtype_(plan.scenario.numerics.dtype),
+    : dtype_(carrier_dtype(plan.scenario)),
       records_tensors_(records_tensors),
       recording_(std::move(recording)),
       is_of_all_ranks_(static_cast<std::int64_t>(recording_.size()) == plan.mesh().num_ranks()),
       num_steps_(plan.scenario.training.steps),
+      num_passes_(num_steps_ * plan.scenario.training.micro_batches),
       num_states_(plan.scenario.training.optimizer.num_state_tensors()) {
   std::sort(recording_.begin(), recording_.end());
   if (plan.scenario.model.is_elementwise()) {
@@ -131,18 +133,18 @@ std::int64_t ResultLayout::losses(Rank rank, std::int64_t step) const {
   return step_record(rank, num_steps_) + step * aligned(num_loss_terms_ * kIntBytes);
 }
 
-std::int64_t ResultLayout::routed(Rank rank, std::int64_t step, int index) const {
-  std::int64_t step_bytes = 0;
+std::int64_t ResultLayout::routed(Rank rank, std::int64_t pass, int index) const {
+  std::int64_t pass_bytes = 0;
   std::int64_t offset = 0;
   for (int i = 0; i < static_cast<int>(num_experts_.size()); ++i) {
-    if (i == index) offset = step_bytes;
-    step_bytes += aligned(num_experts_[static_cast<std::size_t>(i)] * kIntBytes);
+    if (i == index) offset = pass_bytes;
+    pass_bytes += aligned(num_experts_[static_cast<std::size_t>(i)] * kIntBytes);
   }
-  return losses(rank, num_steps_) + step * step_bytes + offset;
+  return losses(rank, num_steps_) + pass * pass_bytes + offset;
 }
 
 std::int64_t ResultLayout::executed(Rank rank) const {
-  return routed(rank, num_steps_, 0);
+  return routed(rank, num_passes_, 0);
 }
 
 std::int64_t ResultLayout::held_boxes(Rank rank, int parameter) const {
@@ -210,12 +212,12 @@ double* RunResult::losses(Rank rank, std::int64_t step) {
   return record_at<double>(layout_.losses(rank, step));
 }
 
-const std::int64_t* RunResult::routed(Rank rank, std::int64_t step, int index) const {
-  return record_at<const std::int64_t>(layout_.routed(rank, step, index));
+const std::int64_t* RunResult::routed(Rank rank, std::int64_t pass, int index) const {
+  return record_at<const std::int64_t>(layout_.routed(rank, pass, index));
 }
 
-std::int64_t* RunResult::routed(Rank rank, std::int64_t step, int index) {
-  return record_at<std::int64_t>(layout_.routed(rank, step, index));
+std::int64_t* RunResult::routed(Rank rank, std::int64_t pass, int index) {
+  return record_at<std::int64_t>(layout_.routed(rank, pass, index));
 }
 
 // A record of boxes: their number and that of their dims, then offset and shape of each.
@@ -276,17 +278,17 @@ std::uint64_t collective_tag(const Plan& plan, std::int64_t plan_step, std::int6
   HPSIM_CHECK(step.collective.has_value(), "step {} has no collective", plan_step);
   // Members of one group may send and get different numbers of positions.
   const bool is_routed = step.collective->is_routed;
-  return fnv1a64(fmt::format("{} {} {} {} {} {} {} {} {}", plan_step, name_of(step.collective->op),
-                             step.step, step.bucket, payload_text(plan, step), group_index,
-                             is_routed ? 0 : elems_in, is_routed ? 0 : elems_out,
-                             name_of(step.collective->dtype)));
+  return fnv1a64(fmt::format("{} {} {} {} {} {} {} {} {} {}", plan_step,
+                             name_of(step.collective->op), step.step, step.micro_batch, step.bucket,
+                             payload_text(plan, step), group_index, is_routed ? 0 : elems_in,
+                             is_routed ? 0 : elems_out, name_of(step.collective->dtype)));
 }
 
 Routing run_routing(const Plan& plan, const RunResult& run) {
   if (!run.has_numbers()) return balanced_routing(plan);
-  return [&plan, &run](const Coordinate& coordinate, std::int64_t step, int index) {
+  return [&plan, &run](const Coordinate& coordinate, std::int64_t pass, int index) {
     const int module = experts_modules(plan.scenario.model).at(static_cast<std::size_t>(index));
-    const std::int64_t* const counts = run.routed(plan.mesh().rank_at(coordinate), step, index);
+    const std::int64_t* const counts = run.routed(plan.mesh().rank_at(coordinate), pass, index);
     const ModuleSpec& spec = plan.scenario.model.modules[static_cast<std::size_t>(module)];
     return RoutedCounts(counts, counts + spec.num_experts);
   };

@@ -25,8 +25,11 @@ struct TensorView {
 
 /// What a rank recorded about one optimizer step. Plain data.
 struct StepRecord {
-  double norm_square = 0;  ///< sum of squares of its gradient shards, each over its copies; not of
-                           ///< those whose mean over ranks is the gradient (Plan::averaged_dims)
+  /// Sum of |g|^p over its gradient shards, each over its copies, p as clip_grad_norm says or 2;
+  /// the largest |g| for infinity. Not of gradients that are a mean over ranks
+  /// (Plan::averaged_dims).
+  double norm_power = 0;
+  double clip_norm = 0;      ///< the norm by which gradients were clipped; 0 where they are not
   std::int64_t inexact = 0;  ///< 1 if the floating-point INEXACT flag rose outside the rounding of
                              ///< exact mode
   BytesByKind live_after{};  ///< ledger at the end of the step
@@ -41,6 +44,10 @@ struct RankRecord {
   std::int64_t padding_nonzero = 0;      ///< of these, not zero
   std::int64_t first_nonzero_step = -1;  ///< optimizer step, -1 if none
   std::int64_t first_nonzero_parameter = -1;
+  /// Numbers sent in a dtype that is emulated, and those that it does not have.
+  std::int64_t wire_checked = 0;
+  std::int64_t wire_foreign = 0;
+  std::int64_t first_foreign = -1;   ///< into Plan::steps: where the first of these was sent
   std::int64_t num_collectives = 0;  ///< entries of `executed` that are valid
   std::int64_t done = 0;             ///< 1 once the rank has finished all steps
 };
@@ -76,8 +83,8 @@ class ResultLayout {
   [[nodiscard]] std::int64_t rank_record(Rank rank) const;
   [[nodiscard]] std::int64_t step_record(Rank rank, std::int64_t step) const;
   [[nodiscard]] std::int64_t losses(Rank rank, std::int64_t step) const;  ///< num_loss_terms
-  /// One count per expert, of the experts module with that index among experts_modules.
-  [[nodiscard]] std::int64_t routed(Rank rank, std::int64_t step, int index) const;
+  /// One count per expert in a pass, of the experts module with that index among experts_modules.
+  [[nodiscard]] std::int64_t routed(Rank rank, std::int64_t pass, int index) const;
   [[nodiscard]] std::int64_t executed(Rank rank) const;  ///< max_collectives entries
   [[nodiscard]] std::int64_t held_boxes(Rank rank, int parameter) const;
   /// \pre records_tensors()
@@ -85,6 +92,7 @@ class ResultLayout {
   [[nodiscard]] std::int64_t gradient(Rank rank, std::int64_t step, int parameter) const;
   [[nodiscard]] std::int64_t state(Rank rank, std::int64_t step, int state, int parameter) const;
   [[nodiscard]] std::int64_t shard_elems(Rank rank, int parameter) const;
+  /// In which numbers are recorded: carrier_dtype.
   [[nodiscard]] DType dtype() const { return dtype_; }
 
  private:
@@ -98,6 +106,7 @@ class ResultLayout {
   std::vector<Rank> recording_;  ///< ascending
   bool is_of_all_ranks_ = true;
   std::int64_t num_steps_ = 0;
+  std::int64_t num_passes_ = 0;
   std::int64_t num_loss_terms_ = 1;
   std::int64_t num_states_ = 0;
   std::int64_t max_collectives_ = 0;
@@ -126,11 +135,11 @@ class RunResult {
   [[nodiscard]] const RankRecord& rank_record(Rank rank) const;
   [[nodiscard]] const StepRecord& step_record(Rank rank, std::int64_t step) const;
   [[nodiscard]] const ExecutedCollective* executed(Rank rank) const;
-  /// num_loss_terms numbers: terms of l = s/n (local_mean) or s (sum) that this rank computed.
+  /// num_loss_terms numbers: terms of the loss that this rank computed, summed over micro-batches.
   [[nodiscard]] const double* losses(Rank rank, std::int64_t step) const;
-  /// How many of the positions that the rank held it routed to each expert, of the experts module
-  /// with that index among experts_modules.
-  [[nodiscard]] const std::int64_t* routed(Rank rank, std::int64_t step, int index) const;
+  /// How many of the positions that the rank held in a pass it routed to each expert, of the
+  /// experts module with that index among experts_modules.
+  [[nodiscard]] const std::int64_t* routed(Rank rank, std::int64_t pass, int index) const;
   /// The boxes of a parameter that the rank really held.
   [[nodiscard]] std::vector<Box> held_boxes(Rank rank, int parameter) const;
   [[nodiscard]] TensorView parameter(Rank rank, std::int64_t time, int parameter) const;
@@ -142,7 +151,7 @@ class RunResult {
   [[nodiscard]] StepRecord& step_record(Rank rank, std::int64_t step);
   [[nodiscard]] ExecutedCollective* executed(Rank rank);
   [[nodiscard]] double* losses(Rank rank, std::int64_t step);
-  [[nodiscard]] std::int64_t* routed(Rank rank, std::int64_t step, int index);
+  [[nodiscard]] std::int64_t* routed(Rank rank, std::int64_t pass, int index);
   void record_held(Rank rank, int parameter, const std::vector<Box>& boxes);
   [[nodiscard]] std::byte* bytes(std::int64_t offset) { return block_.get() + offset; }
 

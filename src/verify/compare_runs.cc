@@ -4,6 +4,7 @@
 #include "verify/execution.h"
 #include "verify/invariants.h"
 #include "verify/parity.h"
+#include "verify/precision.h"
 #include "verify/routing.h"
 
 namespace hpsim {
@@ -32,6 +33,7 @@ Verdict compare_runs(const VerifiedPlan& plan, const RunResult& run,
     check_replicas(evidence, verdict);
     check_padding(evidence, verdict);
     check_ledger(evidence, verdict);
+    check_precision(evidence, verdict);
     check_routing(evidence, verdict);
   }
   verdict.findings.insert(verdict.findings.end(), plan.checks().warnings.begin(),

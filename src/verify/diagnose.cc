@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "scenario/precision.h"
 #include "tensor/shape.h"
 #include "verify/rank_table.h"
 
@@ -37,6 +38,7 @@ std::vector<NamedNumber> name_all(const Scenario& scenario, std::int64_t shards,
     const auto tp = static_cast<double>(scenario.mesh.size(*scenario.roles.tp_dim));
     if (tp > 1) add("ep/tp", static_cast<double>(scenario.mesh.size(*scenario.roles.ep_dim)) / tp);
   }
+  add("M", static_cast<double>(scenario.training.micro_batches));
   add("F", gradient_divisor(scenario));
   add("k", scenario.fully_shard.gradient_scaling_factor);
   numbers.insert(numbers.end(), inverses.begin(), inverses.end());
@@ -207,7 +209,7 @@ std::string describe_ranks(const std::vector<std::int64_t>& ranks, std::int64_t 
 std::vector<Finding> diagnose(const Plan& plan, std::vector<ShardFailure> failures,
                               FindingCode scale_code, FindingCode value_code) {
   std::vector<Finding> findings;
-  const DType dtype = plan.scenario.numerics.dtype;
+  const DType dtype = carrier_dtype(plan.scenario);
   for (const FailureGroup& group : group_failures(std::move(failures))) {
     const ShardFailure& first = group.first();
     const PlannedParameter& parameter =

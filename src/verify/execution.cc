@@ -23,8 +23,11 @@ std::string describe_collective(const Plan& plan, std::int64_t plan_step) {
   if (!step.collective) {
     return fmt::format("plan step {}, a {} without collective", plan_step, name_of(step.kind));
   }
-  return fmt::format("{} of {}, step {}, {}", name_of(step.collective->op),
-                     payload_text(plan, step), step.step, name_of(step.phase));
+  const std::string micro_batch = plan.scenario.training.micro_batches > 1
+                                      ? fmt::format(", micro-batch {}", step.micro_batch)
+                                      : std::string();
+  return fmt::format("{} of {}, step {}{}, {}", name_of(step.collective->op),
+                     payload_text(plan, step), step.step, micro_batch, name_of(step.phase));
 }
 
 /// Compares what ranks executed with the plan; the same fault on several ranks is one finding.
@@ -147,7 +150,7 @@ class ExecutionCheck {
   }
 
   void check_tags(std::int64_t seq) {
-    const auto& group = evidence_.ranks.group_along(spec(seq).dims);
+    const auto group = evidence_.ranks.group_along(spec(seq).dims, spec(seq).consecutive);
     std::map<std::int64_t, Rank> first_of_group;
     for (std::int64_t rank = 0; rank < evidence_.num_ranks(); ++rank) {
       if (!is_comparable(Rank{rank}, seq)) continue;

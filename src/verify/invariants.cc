@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "plan/activation_part.h"
+#include "scenario/precision.h"
 #include "trace/plan_ledger.h"
 #include "verify/check_recorder.h"
 #include "verify/compare_shard.h"
@@ -81,7 +82,7 @@ class ReplicaCheck {
     std::vector<std::int64_t> ranks;
     for (const Rank member : group)
       ranks.push_back(member.value);
-    const DType dtype = evidence_.plan.scenario.numerics.dtype;
+    const DType dtype = carrier_dtype(evidence_.plan.scenario);
     finding.message = fmt::format(
         "{} \"{}\", {}, index {}: copies on {} differ: {} expected as on rank {}, {} got on {}",
         subject, parameter.name, step ? fmt::format("step {}", *step) : "before step 0",

@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "plan/loss_collective.h"
+#include "scenario/gradients.h"
 #include "trace/rank_mean.h"
 #include "verify/check_recorder.h"
 #include "verify/compare_shard.h"
@@ -31,7 +32,8 @@ class TensorParity {
 
   CheckRecorder& recorder() { return recorder_; }
 
-  /// What every rank holds. `subject` is what stands before the quoted name: "parameter".
+  /// What every rank holds; where there is no reference, there is nothing to compare. `subject` is
+  /// what stands before the quoted name: "parameter".
   void compare(const std::string& subject, std::int64_t step,
                const std::vector<ReferenceTensor>& expected, const ShardOfRank& got) {
     each_shard(subject, step, expected, [&](int p, const std::vector<Rank>& holders, auto&& judge) {
@@ -101,6 +103,7 @@ class TensorParity {
     if (!bound_.exact) judge_bounds(subject, step, expected);
     for (int p = 0; p < evidence_.num_parameters(); ++p) {
       const ReferenceTensor& tensor = expected[static_cast<std::size_t>(p)];
+      if (tensor.value.empty()) continue;
       const Shape& shape = evidence_.parameter(p).shape;
       HPSIM_CHECK(tensor.value.size() == tensor.spread.size(), "{} values and {} spreads",
                   tensor.value.size(), tensor.spread.size());
@@ -152,11 +155,11 @@ class TensorParity {
     std::vector<Medians> medians;
     double largest = 0;
     for (const ReferenceTensor& tensor : tensors) {
-      medians.push_back(medians_of(tensor, bound_));
+      medians.push_back(tensor.value.empty() ? Medians{} : medians_of(tensor, bound_));
       largest = std::max(largest, medians.back().expected);
     }
     for (std::size_t p = 0; p < tensors.size(); ++p) {
-      if (!is_vacuous(medians[p], largest)) continue;
+      if (tensors[p].value.empty() || !is_vacuous(medians[p], largest)) continue;
       const std::string& name = evidence_.parameter(static_cast<int>(p)).name;
       vacuous_.push_back(
           {.code = FindingCode::VacuousBound,
@@ -280,6 +283,43 @@ void find_inexact(const Evidence& evidence, CheckRecorder& recorder) {
   recorder.add(std::move(*first));
 }
 
+/// Gradients that the plan reduces, and no others, are in the reference.
+void require_same_gradients(const Evidence& evidence, std::int64_t step,
+                            const std::vector<ReferenceTensor>& gradients) {
+  for (int p = 0; p < evidence.num_parameters(); ++p) {
+    const bool has_reference = !gradients.at(static_cast<std::size_t>(p)).value.empty();
+    HPSIM_CHECK(has_reference == has_gradient(evidence.plan.scenario, p, step),
+                "the reference has {} gradient of \"{}\" in step {}", has_reference ? "a" : "no",
+                evidence.parameter(p).name, step);
+  }
+}
+
+/// The mean of means, where some have fewer terms, is not what a mean over all terms would be.
+void warn_of_local_mean(const Evidence& evidence, std::int64_t step, double loss,
+                        Verdict& verdict) {
+  const Scenario& scenario = evidence.plan.scenario;
+  if (scenario.training.loss_normalization != LossNormalization::LocalMean) return;
+  if (scenario.data.tokens.empty()) return;
+  const ReferenceStep& reference = evidence.reference.steps.at(static_cast<std::size_t>(step));
+  const ErrorBound bound = bound_of(evidence.reference);
+  const double global = reference.global_loss.value;
+  const double allowed = bound.at(global, reference.global_loss.spread) +
+                         bound.at(reference.loss.value, reference.loss.spread);
+  if (std::abs(loss - global) <= allowed) return;
+  verdict.findings.push_back(
+      {.code = FindingCode::LocalMean,
+       .severity = Severity::Warning,
+       .check = CheckId::LossParity,
+       .step = step,
+       .expected = global,
+       .got = loss,
+       .message = fmt::format(
+           "loss of step {}: the mean of the means of micro-batches is {:.9g}, the mean over all "
+           "valid positions {:.9g}: they have unequal counts; loss_normalization \"global_tokens\" "
+           "is exact",
+           step, loss, global)});
+}
+
 /// Sum of the squares of those gradients that are means of what ranks hold, each over its copies:
 /// no rank has them to add.
 double squares_of_means(const Evidence& evidence, std::int64_t step) {
@@ -297,6 +337,40 @@ double squares_of_means(const Evidence& evidence, std::int64_t step) {
     }
   }
   return square;
+}
+
+/// Of all ranks together.
+double norm_of_run(const Evidence& evidence, std::int64_t step) {
+  const auto& clip = evidence.plan.scenario.training.clip_grad_norm;
+  const double p = clip ? clip->norm_type : 2;
+  double power = squares_of_means(evidence, step);
+  for (std::int64_t rank = 0; rank < evidence.num_ranks(); ++rank) {
+    const double part = evidence.run.step_record(Rank{rank}, step).norm_power;
+    power = std::isinf(p) ? std::max(power, part) : power + part;
+  }
+  if (std::isinf(p)) return power;
+  return p == 2 ? std::sqrt(power) : std::pow(power, 1 / p);
+}
+
+/// Every rank clipped by the norm that is reported.
+void check_used_norms(const Evidence& evidence, std::int64_t step, double norm,
+                      CheckRecorder& recorder) {
+  const auto& clip = evidence.plan.scenario.training.clip_grad_norm;
+  if (!clip) return;
+  // Both are sums of one number per rank, in some order, and a root.
+  const double allowed =
+      std::ldexp(static_cast<double>(evidence.num_ranks() + 8), -53) * std::abs(norm);
+  for (std::int64_t rank = 0; rank < evidence.num_ranks(); ++rank) {
+    const double used = evidence.run.step_record(Rank{rank}, step).clip_norm;
+    recorder.count(1);
+    if (std::abs(used - norm) <= allowed) continue;
+    Finding finding{.code = FindingCode::NormValue, .step = step, .expected = norm, .got = used};
+    locate(finding, evidence.plan.mesh(), Rank{rank});
+    finding.message = fmt::format(
+        "{} clipped step {} by the norm {:.17g}, the gradients of all ranks have {:.17g}",
+        describe_rank(evidence.plan.mesh(), Rank{rank}), step, used, norm);
+    return recorder.add(std::move(finding));
+  }
 }
 
 std::string state_subject(OptimizerSpec::Kind kind, int state) {
@@ -325,6 +399,7 @@ void check_losses(const Evidence& evidence, Verdict& verdict) {
                            bound.at(expected.value, expected.spread), numbers, recorder)) {
       recorder.add(std::move(*finding));
     }
+    warn_of_local_mean(evidence, step, loss, verdict);
   }
   recorder.finish(verdict);
 }
@@ -333,6 +408,7 @@ void check_gradients(const Evidence& evidence, Verdict& verdict) {
   TensorParity parity(evidence, CheckId::GradientParity);
   if (evidence.plan.scenario.is_exact()) find_inexact(evidence, parity.recorder());
   for (std::int64_t step = 0; step < evidence.num_steps(); ++step) {
+    require_same_gradients(evidence, step, reference_step(evidence, step).gradients);
     parity.compare_means("gradient of", step, reference_step(evidence, step).gradients,
                          [&](Rank rank, int p) { return evidence.run.gradient(rank, step, p); });
   }
@@ -379,12 +455,9 @@ void check_grad_norms(const Evidence& evidence, Verdict& verdict) {
   }
   const double rounding = 2 * std::ldexp(static_cast<double>(num_gradients + 4), -53);
   for (std::int64_t step = 0; step < evidence.num_steps(); ++step) {
-    double square = squares_of_means(evidence, step);
-    for (std::int64_t rank = 0; rank < evidence.num_ranks(); ++rank) {
-      square += evidence.run.step_record(Rank{rank}, step).norm_square;
-    }
-    const double norm = std::sqrt(square);
+    const double norm = norm_of_run(evidence, step);
     verdict.grad_norms.push_back(norm);
+    check_used_norms(evidence, step, norm, recorder);
     const ReferenceScalar& expected = reference_step(evidence, step).grad_norm;
     const double allowed = evidence.reference.exact ? rounding * std::abs(expected.value)
                                                     : bound.at(expected.value, expected.spread);

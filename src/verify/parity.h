@@ -28,7 +28,7 @@ void check_parameters(const Evidence& evidence, Verdict& verdict);
 /// PARAM_VALUE, VACUOUS_BOUND.
 void check_optimizer_state(const Evidence& evidence, Verdict& verdict);
 
-/// grad-norm-parity: grad_norms[t] = sqrt(sum over ranks of norm_square, and of the squares of
+/// grad-norm-parity: grad_norms[t] = sqrt(sum over ranks of norm_power, and of the squares of
 /// means as above). Fills verdict.grad_norms. Code: NORM_VALUE.
 ///
 /// In exact mode the norm is not exact: 2-norms of n numbers, each square in it rounded, divided

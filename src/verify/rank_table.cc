@@ -25,6 +25,16 @@ const std::vector<std::int64_t>& RankTable::group_along(const MeshDims& dims) {
   return index_along(other_dims);
 }
 
+std::vector<std::int64_t> RankTable::group_along(const MeshDims& dims, std::int64_t consecutive) {
+  std::vector<std::int64_t> groups = group_along(dims);
+  if (consecutive == 0) return groups;
+  const std::vector<std::int64_t>& index = index_along(dims);
+  const std::int64_t num_runs = mesh_.size(dims) / consecutive;
+  for (std::size_t rank = 0; rank < groups.size(); ++rank)
+    groups[rank] = groups[rank] * num_runs + index[rank] / consecutive;
+  return groups;
+}
+
 std::string describe_rank(const Mesh& mesh, Rank rank) {
   const Coordinate coordinate = mesh.coordinate_of(rank);
   std::string text;

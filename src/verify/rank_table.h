@@ -20,6 +20,9 @@ class RankTable {
   [[nodiscard]] const std::vector<std::int64_t>& index_along(const MeshDims& dims);
   /// Per rank: which of the groups along `dims` it is in, in the order of groups_along.
   [[nodiscard]] const std::vector<std::int64_t>& group_along(const MeshDims& dims);
+  /// The same in runs of `consecutive` members; 0: whole groups.
+  [[nodiscard]] std::vector<std::int64_t> group_along(const MeshDims& dims,
+                                                      std::int64_t consecutive);
 
  private:
   const Mesh& mesh_;

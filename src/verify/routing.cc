@@ -15,7 +15,7 @@ namespace {
 
 /// What the baseline routes of the positions that the rank at `coordinate` holds.
 RoutedCounts expected_counts(const Evidence& evidence, int module, const ReferenceRoutes& routes,
-                             const Coordinate& coordinate) {
+                             std::int64_t micro_batch, const Coordinate& coordinate) {
   const Scenario& scenario = evidence.plan.scenario;
   const ModuleSpec& spec = scenario.model.modules.at(static_cast<std::size_t>(module));
   const ActivationPart part = activation_part(
@@ -24,8 +24,9 @@ RoutedCounts expected_counts(const Evidence& evidence, int module, const Referen
   RoutedCounts counts(static_cast<std::size_t>(spec.num_experts), 0);
   const std::int64_t positions = num_positions(scenario.model);
   for (const std::int64_t data_rank : part.data_ranks) {
-    for (std::int64_t i = 0; i < scenario.local_batch(); ++i) {
-      const std::int64_t sample = data_rank * scenario.local_batch() + i;
+    for (std::int64_t i = 0; i < scenario.micro_batch_size(); ++i) {
+      const std::int64_t sample =
+          data_rank * scenario.local_batch() + micro_batch * scenario.micro_batch_size() + i;
       const std::int64_t first = (sample * positions + part.positions.begin) * spec.top_k;
       const std::int64_t end = (sample * positions + part.positions.end) * spec.top_k;
       for (std::int64_t choice = first; choice < end; ++choice)
@@ -45,14 +46,16 @@ class RoutingCheck {
 
   void run() {
     for (std::int64_t step = 0; step < evidence_.num_steps(); ++step) {
-      for (int index = 0; index < static_cast<int>(modules_.size()); ++index)
-        compare(step, index);
+      for (std::int64_t m = 0; m < evidence_.plan.scenario.training.micro_batches; ++m) {
+        for (int index = 0; index < static_cast<int>(modules_.size()); ++index)
+          compare(step, m, index);
+      }
     }
   }
 
  private:
   /// The first rank and expert that differ are told, and how many ranks do.
-  void compare(std::int64_t step, int index) {
+  void compare(std::int64_t step, std::int64_t micro_batch, int index) {
     const int module = modules_[static_cast<std::size_t>(index)];
     const ReferenceRoutes& routes = evidence_.reference.steps.at(static_cast<std::size_t>(step))
                                         .routes.at(static_cast<std::size_t>(index));
@@ -61,8 +64,10 @@ class RoutingCheck {
     Finding finding{.code = FindingCode::RouteWrong, .step = step};
     for (std::int64_t r = 0; r < evidence_.num_ranks(); ++r) {
       const Coordinate coordinate = mesh.coordinate_of(Rank{r});
-      const RoutedCounts expected = expected_counts(evidence_, module, routes, coordinate);
-      const RoutedCounts got = routing_(coordinate, step, index);
+      const RoutedCounts expected =
+          expected_counts(evidence_, module, routes, micro_batch, coordinate);
+      const RoutedCounts got = routing_(
+          coordinate, step * evidence_.plan.scenario.training.micro_batches + micro_batch, index);
       recorder_.count(static_cast<std::int64_t>(expected.size()));
       const auto [e, g] = std::mismatch(expected.begin(), expected.end(), got.begin(), got.end());
       if (e == expected.end()) continue;

@@ -113,6 +113,7 @@ bool GlooCollectives::run(const CollectiveCall& call, const std::vector<Rank>& m
               "a collective of {} to {} elements", call.elems_in, call.elems_out);
   const Group group{members, found - members.begin()};
   sum_rounded_ = false;
+  takes_max_ = call.takes_max;
   if (call.op == CollectiveOp::AllGather) {
     all_gather(call, group, tag);
   } else if (call.op == CollectiveOp::AllToAll) {
@@ -129,6 +130,15 @@ bool GlooCollectives::run(const CollectiveCall& call, const std::vector<Rank>& m
 template <class T>
 void GlooCollectives::sum_in_order(const std::vector<const T*>& sources, T* output,
                                    std::int64_t begin, std::int64_t end) {
+  if (takes_max_) {
+    for (; begin < end; ++begin) {
+      T largest = sources[0][begin];
+      for (const T* const source : sources)
+        largest = std::max(largest, source[begin]);
+      output[begin] = largest;
+    }
+    return;
+  }
   const InexactWatch watch;
   std::array<T, kSumBlock> sum;
   for (; begin < end; begin += kSumBlock) {

@@ -67,8 +67,8 @@ class GlooCollectives {
   template <class T>
   void all_reduce_in_two_rounds(const Group& group, T* data, std::int64_t elems, std::uint64_t tag);
 
-  /// output[i] = ((sources[0][i] + sources[1][i]) + ...) for begin <= i < end; a source may be the
-  /// output.
+  /// output[i] = ((sources[0][i] + sources[1][i]) + ...) for begin <= i < end, or the largest of
+  /// them; a source may be the output.
   template <class T>
   void sum_in_order(const std::vector<const T*>& sources, T* output, std::int64_t begin,
                     std::int64_t end);
@@ -79,6 +79,7 @@ class GlooCollectives {
   Rank rank_;
   std::atomic<std::int64_t>& waiting_for_;
   bool sum_rounded_ = false;  ///< since `run` began
+  bool takes_max_ = false;    ///< of the call at hand
   std::byte* scratch_ = nullptr;
   std::int64_t scratch_bytes_ = 0;
 };

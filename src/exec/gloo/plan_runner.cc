@@ -20,6 +20,7 @@ std::string subject_of(const Plan& plan, const Step& step) {
                                                   static_cast<std::size_t>(step.redistribution)));
   }
   if (step.kind == StepKind::Loss && step.collective) return " of the loss";
+  if (step.kind == StepKind::ClipGradients) return " of the norm";
   if (step.bucket >= 0) {
     const Bucket& bucket = plan.buckets.at(static_cast<std::size_t>(step.bucket));
     return " of unit " + scenario.units.at(static_cast<std::size_t>(bucket.unit)).name;
@@ -54,22 +55,18 @@ PlanRunner::PlanRunner(const Plan& plan, RankEngine& engine, RankSession& sessio
       result_(result),
       faults_(place_faults(plan), session.rank()) {}
 
-PlanRunner::Member& PlanRunner::member_along(const MeshDims& dims) {
-  const auto [found, is_new] = members_.try_emplace(dims);
+PlanRunner::Member& PlanRunner::member_of(const CollectiveSpec& spec) {
+  const auto [found, is_new] = members_.try_emplace({spec.dims, spec.consecutive});
   Member& member = found->second;
   if (!is_new) return member;
-  const Mesh& mesh = plan_.mesh();
-  MeshDims other_dims;
+  GroupOfRank group = group_along(plan_.mesh(), spec.dims, spec.consecutive, session_.rank());
   std::uint64_t dims_mask = 0;
-  for (int dim = 0; dim < mesh.num_dims(); ++dim) {
-    if (std::find(dims.begin(), dims.end(), dim) == dims.end()) {
-      other_dims.push_back(dim);
-    } else {
-      dims_mask |= std::uint64_t{1} << dim;
-    }
-  }
-  member.group.members = group_of(mesh, dims, session_.rank());
-  member.group_index = mesh.index_along(other_dims, mesh.coordinate_of(session_.rank()));
+  for (const int dim : spec.dims)
+    dims_mask |= std::uint64_t{1} << dim;
+  // Runs of one length only are in a plan.
+  if (spec.consecutive > 0) dims_mask |= std::uint64_t{1} << 31;
+  member.group.members = std::move(group.members);
+  member.group_index = group.index;
   member.group.id = dims_mask << 32 | static_cast<std::uint64_t>(member.group_index);
   return member;
 }
@@ -85,7 +82,7 @@ void PlanRunner::run_step(std::int64_t plan_step) {
   if (const std::optional<CollectiveCall> call = engine_.begin(plan_step)) {
     HPSIM_CHECK(step.collective.has_value() && call->plan_step == plan_step,
                 "step {} asks for a collective of step {}", plan_step, call->plan_step);
-    Member& member = member_along(step.collective->dims);
+    Member& member = member_of(*step.collective);
     const std::uint64_t tag =
         collective_tag(plan_, plan_step, member.group_index, call->elems_in, call->elems_out);
     // What TP leaves of a bucket may be nothing, on all members: then there is nothing to send. Of

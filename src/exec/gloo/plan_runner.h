@@ -35,14 +35,14 @@ class PlanRunner {
     RankGroup group;
     std::int64_t group_index = 0;  ///< of this rank's group among those along the same dims
   };
-  [[nodiscard]] Member& member_along(const MeshDims& dims);
+  [[nodiscard]] Member& member_of(const CollectiveSpec& spec);
 
   const Plan& plan_;
   RankEngine& engine_;
   RankSession& session_;
   RunResult& result_;
   PlantedFaults faults_;
-  std::map<MeshDims, Member> members_;
+  std::map<std::pair<MeshDims, std::int64_t>, Member> members_;  ///< by dims and consecutive
 };
 
 }  // namespace hpsim

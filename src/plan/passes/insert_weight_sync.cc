@@ -23,7 +23,7 @@ Step average(const Plan& plan, int b, std::int64_t step) {
   result.collective = CollectiveSpec{.op = CollectiveOp::AllReduce,
                                      .dims = bucket.average_dims,
                                      .group_size = size,
-                                     .dtype = plan.scenario.numerics.dtype,
+                                     .dtype = plan.parameter(bucket.parameters.at(0)).dtype,
                                      .elems_in = bucket.row_elems,
                                      .elems_out = bucket.row_elems,
                                      .scale = 1 / static_cast<double>(size)};
@@ -54,7 +54,10 @@ Plan insert_weight_sync(Plan plan) {
   for (const int b : averaged) {
     const Bucket& bucket = plan.bucket(b);
     // The reader refuses all else: a mean of weights answers no other sum.
-    HPSIM_CHECK(bucket.sharded_group.size == 1 && bucket.partials.empty(),
+    const bool has_partials = std::any_of(
+        plan.gradient_rows.begin(), plan.gradient_rows.end(),
+        [&](const GradientRow& row) { return row.bucket == b && !row.partials.empty(); });
+    HPSIM_CHECK(bucket.sharded_group.size == 1 && !has_partials,
                 "the weights of bucket {} are no whole copies", b);
   }
   std::vector<Step> steps;

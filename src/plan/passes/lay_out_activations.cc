@@ -5,7 +5,9 @@
 
 #include "base/check.h"
 #include "plan/passes/passes.h"
+#include "scenario/gradients.h"
 #include "scenario/module_layouts.h"
+#include "scenario/precision.h"
 
 namespace hpsim {
 namespace {
@@ -19,12 +21,15 @@ class ActivationPlanner {
       : plan_(plan),
         model_(plan.scenario.model),
         features_(features_along(model_)),
+        dtypes_(module_dtypes(plan.scenario)),
         needs_gradient_(features_.size(), false),
         versions_(features_.size()),
         gradients_(features_.size(), -1) {
     const auto parameters = parameters_of_modules(plan.scenario);
     for (int m = 0; m < num_modules(); ++m) {
-      bool needs = !parameters[static_cast<std::size_t>(m)].empty();
+      const std::vector<int>& own = parameters[static_cast<std::size_t>(m)];
+      bool needs = std::any_of(own.begin(), own.end(),
+                               [&](int p) { return is_ever_trained(plan.scenario, p); });
       for (const int input : inputs_of(model_, m))
         needs = needs || needs_gradient_[static_cast<std::size_t>(input)];
       needs_gradient_[static_cast<std::size_t>(m) + 1] = needs;
@@ -52,13 +57,17 @@ class ActivationPlanner {
   [[nodiscard]] const Layout& layout_of(int value) const {
     return plan_.values[static_cast<std::size_t>(value)].layout;
   }
+  [[nodiscard]] DType dtype_of(int value) const {
+    return plan_.values[static_cast<std::size_t>(value)].dtype;
+  }
   [[nodiscard]] std::vector<Version>& versions(int activation) {
     return versions_[static_cast<std::size_t>(activation)];
   }
 
-  int add_value(int activation, bool is_gradient, Layout layout) {
+  int add_value(int activation, bool is_gradient, Layout layout, DType dtype) {
     plan_.values.push_back({activation, is_gradient,
-                            features_[static_cast<std::size_t>(activation)], std::move(layout)});
+                            features_[static_cast<std::size_t>(activation)], std::move(layout),
+                            dtype});
     return static_cast<int>(plan_.values.size()) - 1;
   }
 
@@ -66,27 +75,42 @@ class ActivationPlanner {
   int redistributed(int value, const Layout& wanted, int asked_by, std::vector<int>& list) {
     const ActivationValue from = plan_.values[static_cast<std::size_t>(value)];
     for (Transition& transition : redistribute(from.layout, wanted)) {
-      const int next = add_value(from.activation, from.is_gradient, transition.after);
-      list.push_back(static_cast<int>(plan_.redistributions.size()));
-      plan_.redistributions.push_back({.from = value,
-                                       .to = next,
-                                       .activation = from.activation,
-                                       .asked_by = asked_by,
-                                       .is_gradient = from.is_gradient,
-                                       .features = from.features,
-                                       .transition = std::move(transition)});
-      value = next;
+      value = changed(value, std::move(transition), from.dtype, asked_by, list);
     }
     return value;
   }
 
-  /// The value of an activation in a layout, which a reader asks for: one for all that do.
-  int version(int activation, const Layout& wanted, int reader, int asked_by,
+  /// Casts a value: the new value, or the same if it has that dtype.
+  int cast(int value, DType wanted, int asked_by, std::vector<int>& list) {
+    if (dtype_of(value) == wanted) return value;
+    const Layout layout = layout_of(value);
+    return changed(value, {RedistributeOp::Keep, {}, layout, layout}, wanted, asked_by, list);
+  }
+
+  int changed(int value, Transition transition, DType dtype, int asked_by, std::vector<int>& list) {
+    const ActivationValue from = plan_.values[static_cast<std::size_t>(value)];
+    const int next = add_value(from.activation, from.is_gradient, transition.after, dtype);
+    list.push_back(static_cast<int>(plan_.redistributions.size()));
+    plan_.redistributions.push_back({.from = value,
+                                     .to = next,
+                                     .activation = from.activation,
+                                     .asked_by = asked_by,
+                                     .is_gradient = from.is_gradient,
+                                     .features = from.features,
+                                     .transition = std::move(transition)});
+    return next;
+  }
+
+  /// The value of an activation in a layout and dtype, which a reader asks for: one for all that
+  /// do. It is cast before its layout changes, as units cast what they take before their modules
+  /// do.
+  int version(int activation, const Layout& wanted, DType dtype, int reader, int asked_by,
               std::vector<int>& list) {
     for (const Version& known : versions(activation)) {
-      if (layout_of(known.value) == wanted) return note_reader(activation, known.value, reader);
+      if (layout_of(known.value) == wanted && dtype_of(known.value) == dtype)
+        return note_reader(activation, known.value, reader);
     }
-    const int base = versions(activation).at(0).value;
+    const int base = cast(versions(activation).at(0).value, dtype, asked_by, list);
     versions(activation).push_back({redistributed(base, wanted, asked_by, list), -1, {}});
     return note_reader(activation, versions(activation).back().value, reader);
   }
@@ -100,17 +124,20 @@ class ActivationPlanner {
 
   void plan_forward() {
     std::vector<ModuleLayout> layouts = module_layouts(plan_.scenario);
-    versions(0).push_back({add_value(0, false, input_layout(plan_.scenario)), -1, {}});
+    versions(0).push_back(
+        {add_value(0, false, input_layout(plan_.scenario), input_dtype(plan_.scenario)), -1, {}});
     for (int m = 0; m < num_modules(); ++m) {
       ModulePlan& planned = plan_.modules.emplace_back();
       planned.layout = std::move(layouts[static_cast<std::size_t>(m)]);
+      const ModuleDTypes& dtypes = dtypes_[static_cast<std::size_t>(m)];
       const std::vector<int> inputs = inputs_of(model_, m);
       for (std::size_t i = 0; i < inputs.size(); ++i) {
         planned.inputs.push_back(
-            version(inputs[i], planned.layout.inputs[i], m, m, planned.before));
+            version(inputs[i], planned.layout.inputs[i], dtypes.inputs[i], m, m, planned.before));
       }
-      planned.output = add_value(m + 1, false, planned.layout.output);
-      const int given = redistributed(planned.output, planned.layout.given, m, planned.after);
+      planned.output = add_value(m + 1, false, planned.layout.output, dtypes.output);
+      const int laid_out = redistributed(planned.output, planned.layout.given, m, planned.after);
+      const int given = cast(laid_out, dtypes.given, m, planned.after);
       versions(m + 1).push_back({given, -1, {}});
     }
   }
@@ -121,8 +148,9 @@ class ActivationPlanner {
     for (Placement& placement : plan_.output) {
       if (std::holds_alternative<Partial>(placement)) placement = Replicate{};
     }
-    plan_.loss.output = version(last, plan_.output, last, -1, plan_.loss.before);
-    plan_.loss.gradient = add_value(last, true, gradient_placements(plan_.output));
+    const DType dtype = dtype_of(versions(last).at(0).value);
+    plan_.loss.output = version(last, plan_.output, dtype, last, -1, plan_.loss.before);
+    plan_.loss.gradient = add_value(last, true, gradient_placements(plan_.output), dtype);
     arrive(last, plan_.loss.output, plan_.loss.gradient);
     close(last, plan_.loss.output, last, -1, plan_.loss.after);
   }
@@ -132,7 +160,8 @@ class ActivationPlanner {
     ModulePlan& planned = module(m);
     const int given = gradients_[static_cast<std::size_t>(m) + 1];
     HPSIM_CHECK(given >= 0, "nothing reads the output of module {}", m);
-    planned.output_gradient = redistributed(given, gradient_placements(planned.layout.output), m,
+    const int taken = cast(given, dtype_of(planned.output), m, planned.before_backward);
+    planned.output_gradient = redistributed(taken, gradient_placements(planned.layout.output), m,
                                             planned.before_backward);
     const std::vector<int> inputs = inputs_of(model_, m);
     for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -143,7 +172,7 @@ class ActivationPlanner {
       std::optional<int> known = arrived(inputs[i], planned.inputs[i], layout);
       planned.added_to.back() = known ? 1 : 0;
       if (!known) {
-        known = add_value(inputs[i], true, layout);
+        known = add_value(inputs[i], true, layout, dtype_of(planned.inputs[i]));
         arrive(inputs[i], planned.inputs[i], *known);
       }
       planned.input_gradients.back() = *known;
@@ -179,11 +208,13 @@ class ActivationPlanner {
   void close(int activation, int value, int reader, int asked_by, std::vector<int>& list) {
     Version& known = version_of(activation, value);
     if (known.first_reader != reader) return;
-    const Layout wanted = gradient_placements(layout_of(versions(activation).at(0).value));
+    const int origin = versions(activation).at(0).value;
+    const Layout wanted = gradient_placements(layout_of(origin));
     for (const int gradient : std::exchange(known.arrived, {})) {
       int& joined = gradients_[static_cast<std::size_t>(activation)];
       if (joined < 0) {
-        joined = redistributed(gradient, wanted, asked_by, list);
+        joined =
+            cast(redistributed(gradient, wanted, asked_by, list), dtype_of(origin), asked_by, list);
       } else if (joined != gradient) {
         add(gradient, joined, asked_by, list);
       }
@@ -192,7 +223,8 @@ class ActivationPlanner {
 
   void add(int gradient, int joined, int asked_by, std::vector<int>& list) {
     const std::size_t before = list.size();
-    const int last = redistributed(gradient, layout_of(joined), asked_by, list);
+    const int last = cast(redistributed(gradient, layout_of(joined), asked_by, list),
+                          dtype_of(joined), asked_by, list);
     if (list.size() > before) {
       Redistribution& change = plan_.redistributions[static_cast<std::size_t>(list.back())];
       change.to = joined;
@@ -261,6 +293,7 @@ class ActivationPlanner {
   Plan& plan_;
   const ModelSpec& model_;
   std::vector<std::int64_t> features_;
+  std::vector<ModuleDTypes> dtypes_;            ///< per module
   std::vector<bool> needs_gradient_;            ///< per activation
   std::vector<std::vector<Version>> versions_;  ///< per activation: as it is given, then others
   std::vector<int> gradients_;                  ///< per activation: as it was given; -1: none yet

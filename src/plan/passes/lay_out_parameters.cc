@@ -3,6 +3,7 @@
 #include "plan/passes/passes.h"
 #include "plan/rank_layout.h"
 #include "scenario/module_layouts.h"
+#include "scenario/precision.h"
 
 namespace hpsim {
 namespace {
@@ -50,6 +51,8 @@ Plan lay_out_parameters(Plan plan) {
     PlannedParameter parameter;
     parameter.name = spec.name;
     parameter.shape = spec.shape;
+    parameter.dtype = parameter_dtype(scenario, p);
+    parameter.compute_dtype = compute_dtype(scenario, p);
     parameter.unsharded = placements_of(scenario, p);
     parameter.sharded = parameter.unsharded;
     const MeshDims placed = cutting_dims(parameter.unsharded);

@@ -50,20 +50,41 @@ namespace hpsim {
 ///   fsdp                                                 fsdp      -            -
 ///   rep              (complete along fsdp: own row)      -         rep          -
 ///   rep, fsdp, x     (x has no role)                     fsdp      rep          x
+/// Parameters of other dtypes, gathered or reduced, have other buckets; with comm_fusion "none"
+/// every parameter has one.
 [[nodiscard]] Plan form_buckets(Plan plan);
+/// The row of the gradients of some parameters of a bucket, given in its order.
+[[nodiscard]] GradientRow gradient_row(const Plan& plan, int bucket,
+                                       const std::vector<int>& parameters);
 /// Per unit: indices of its buckets, ascending.
 [[nodiscard]] std::vector<std::vector<int>> buckets_by_unit(const Plan& plan);
 [[nodiscard]] bool has_buckets(const Plan& plan);
 
-/// Appends forward, loss, backward and optimizer of every optimizer step, with unshard and reshard
-/// of each unit around its compute (PyTorch FSDP2's order: the root unit is gathered first in
-/// forward and in backward, and freed last), and the redistributions that modules and loss ask for.
+/// Appends forward, loss and backward of every micro-batch, clipping and optimizer of every
+/// optimizer step, with unshard and reshard of each unit around its compute (PyTorch FSDP2's order:
+/// the root unit is gathered first in forward and in backward, and freed last), and the
+/// redistributions that modules and loss ask for. What is there is not gathered again:
+///
+///   reshard_after    forward backward    all_gathers of a unit in M micro-batches
+///                    true    true        2 M
+///                    false   true        M
+///                    true    false       M + 1
+///                    false   false       1
 [[nodiscard]] Plan schedule_compute(Plan plan);
 [[nodiscard]] bool has_compute(const Plan& plan);
 
 /// Inserts after each unit's backward: reduce-scatter, all-reduce over replicas, local scale where
 /// no collective carries it, store; and after the last unit the all-reduce over partial dims
-/// (multi-dim RFC 2.2.2).
+/// (multi-dim RFC 2.2.2). Fills Plan::gradient_rows and Step::rows. Of micro-batches:
+///
+///   gradients are     all-reduces     reduce-scattered    all-reduced, stored
+///   synced            are done
+///   no                -               -                   -: gradients add up
+///   yes               yes             yes                 yes, and stored ones add up
+///   yes               no              yes, if cut over    what needs no all-reduce; else rows that
+///                                     ranks               were scattered, or gradients, add up
+///
+/// Where these rows add up, they are of all parameters that have a gradient in some micro-batch.
 [[nodiscard]] Plan insert_reductions(Plan plan);
 [[nodiscard]] bool has_reductions(const Plan& plan);
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <utility>
 
@@ -19,8 +20,19 @@ constexpr std::string_view kClassesRule =
 constexpr std::string_view kBackwardRule = "gradients flow back through the modules in reverse";
 constexpr std::string_view kUnshardRule =
     "compute sees whole parameters: only the fully_shard dim is gathered (multi-dim RFC 2.1.2)";
+constexpr std::string_view kCastRule =
+    "compute sees a copy in param_dtype (torch/distributed/fsdp/_fully_shard/_fsdp_param.py)";
 constexpr std::string_view kReshardRule =
     "outside compute parameters are sharded (multi-dim RFC 2.1.2)";
+constexpr std::string_view kPostForwardRule =
+    "reshard_after_forward k: between forward and backward a rank keeps one of k parts of the "
+    "whole";
+constexpr std::string_view kPostForwardUnshardRule =
+    "reshard_after_forward k: k consecutive ranks hold the parts of the whole";
+constexpr std::string_view kClipRule =
+    "clip_grad_norm: one sum over the world, every rank's part divided by its copies";
+constexpr std::string_view kCastActivationRule =
+    "mp_policy: units cast what they take to param_dtype, and what they give to output_dtype";
 constexpr std::string_view kOptimizerRule =
     "the optimizer updates true shards only (ragged RFC 6.4)";
 constexpr std::string_view kWholeRule =
@@ -77,6 +89,10 @@ std::string_view rule_of_linear(const ModelSpec& model, const Transition& transi
 /// Why an activation, or its gradient, changes so.
 std::string_view rule_of(const Plan& plan, const Redistribution& redistribution) {
   const Transition& transition = redistribution.transition;
+  const auto dtype_of = [&](int value) {
+    return plan.values.at(static_cast<std::size_t>(value)).dtype;
+  };
+  if (dtype_of(redistribution.from) != dtype_of(redistribution.to)) return kCastActivationRule;
   if (redistribution.is_gradient) {
     if (transition.op == RedistributeOp::Keep) return kJoinRule;
     const bool adds = transition.op == RedistributeOp::AllReduce ||
@@ -124,6 +140,8 @@ class Scheduler {
       : plan_(plan),
         scenario_(plan.scenario),
         buckets_of_unit_(buckets_by_unit(plan)),
+        is_whole_(plan.buckets.size(), 0),
+        is_post_forward_(plan.buckets.size(), 0),
         texts_(plan.buckets.size()),
         begins_(static_cast<std::size_t>(num_modules())),
         ends_(static_cast<std::size_t>(num_modules())) {
@@ -141,8 +159,21 @@ class Scheduler {
 
   void schedule(std::int64_t step) {
     step_ = step;
+    const std::int64_t num_micro_batches = scenario_.training.micro_batches;
+    for (micro_batch_ = 0; micro_batch_ < num_micro_batches; ++micro_batch_)
+      schedule_pass(micro_batch_ + 1 == num_micro_batches);
+    micro_batch_ = num_micro_batches - 1;
+    phase_ = Phase::Optimizer;
+    if (scenario_.training.clip_grad_norm) clip();
+    emit(StepKind::Optimizer, -1, -1, kOptimizerRule);
+  }
+
+ private:
+  /// Forward and backward of a micro-batch. The last one leaves parameters sharded.
+  void schedule_pass(bool is_last) {
     phase_ = Phase::Forward;
     const bool reshards = scenario_.fully_shard.reshard_after_forward;
+    const bool reshards_backward = scenario_.fully_shard.reshard_after_backward || is_last;
     unshard_root();
     for (int module = 0; module < num_modules(); ++module) {
       each_unit(begins_, module, StepKind::Unshard);
@@ -158,24 +189,38 @@ class Scheduler {
     if (loss_collective_) loss.why.rule = kClassesRule;
 
     phase_ = Phase::Backward;
-    if (reshards) unshard_root();
+    unshard_root();
     redistribute(plan_.loss.after);
     for (int module = num_modules(); module-- > 0;) {
-      if (reshards) each_unit(ends_, module, StepKind::Unshard);
+      each_unit(ends_, module, StepKind::Unshard);
       if (runs_backward(module)) {
         redistribute(module, &ModulePlan::before_backward);
         backward(module);
         redistribute(module, &ModulePlan::after_backward);
       }
-      each_unit(begins_, module, StepKind::Reshard);
+      if (reshards_backward) each_unit(begins_, module, StepKind::Reshard);
     }
-    reshard_root();
-
-    phase_ = Phase::Optimizer;
-    emit(StepKind::Optimizer, -1, -1, kOptimizerRule);
+    if (reshards_backward) reshard_root();
   }
 
- private:
+  /// Norms of shards, their p-th powers added up over all ranks.
+  void clip() {
+    Step& step = emit(StepKind::ClipGradients, -1, -1, kClipRule);
+    if (plan_.mesh().num_ranks() == 1) return;
+    MeshDims all;
+    for (int dim = 0; dim < plan_.mesh().num_dims(); ++dim) {
+      if (plan_.mesh().size(dim) > 1) all.push_back(dim);
+    }
+    step.collective =
+        CollectiveSpec{.op = CollectiveOp::AllReduce,
+                       .dims = all,
+                       .group_size = plan_.mesh().num_ranks(),
+                       .dtype = DType::Float64,
+                       .elems_in = 1,
+                       .elems_out = 1,
+                       .takes_max = std::isinf(scenario_.training.clip_grad_norm->norm_type)};
+  }
+
   [[nodiscard]] int num_units() const { return static_cast<int>(scenario_.units.size()); }
   [[nodiscard]] int num_modules() const {
     const ModelSpec& model = scenario_.model;
@@ -216,24 +261,52 @@ class Scheduler {
     return texts;
   }
 
-  /// Unshards or reshards the buckets of a unit that are cut over more than one rank.
+  /// Unshards or reshards the buckets of a unit that are not what compute needs already.
   void each_cut_bucket(int unit, StepKind kind) {
     for (const int b : buckets_of_unit_[static_cast<std::size_t>(unit)]) {
-      const Bucket& bucket = plan_.buckets[static_cast<std::size_t>(b)];
-      if (bucket.sharded_group.size == 1) continue;
-      Step& step = emit(kind, b, -1, kind == StepKind::Unshard ? kUnshardRule : kReshardRule);
-      const LayoutTexts& texts = texts_of(b);
-      step.why.before = kind == StepKind::Unshard ? texts.sharded : texts.unsharded;
-      step.why.after = kind == StepKind::Unshard ? texts.unsharded : texts.sharded;
-      if (kind == StepKind::Unshard) {
-        step.collective = CollectiveSpec{.op = CollectiveOp::AllGather,
-                                         .dims = bucket.sharded_group.dims,
-                                         .group_size = bucket.sharded_group.size,
-                                         .dtype = scenario_.numerics.dtype,
-                                         .elems_in = bucket.row_elems,
-                                         .elems_out = bucket.gathered_elems()};
+      const auto at = static_cast<std::size_t>(b);
+      const Bucket& bucket = plan_.buckets[at];
+      const bool is_unshard = kind == StepKind::Unshard;
+      if (!bucket.is_unsharded() || (is_whole_[at] != 0) == is_unshard) continue;
+      is_whole_[at] = is_unshard ? 1 : 0;
+      if (is_unshard) {
+        unshard(b, bucket);
+      } else {
+        reshard(b, bucket);
       }
     }
+  }
+
+  void unshard(int b, const Bucket& bucket) {
+    const bool is_cut = bucket.sharded_group.size > 1;
+    char& is_post_forward = is_post_forward_[static_cast<std::size_t>(b)];
+    Step& step = emit(StepKind::Unshard, b, -1,
+                      !is_cut                ? kCastRule
+                      : is_post_forward != 0 ? kPostForwardUnshardRule
+                                             : kUnshardRule);
+    step.why.before = texts_of(b).sharded;
+    step.why.after = texts_of(b).unsharded;
+    if (!is_cut) return;
+    step.collective = CollectiveSpec{.op = CollectiveOp::AllGather,
+                                     .dims = bucket.sharded_group.dims,
+                                     .group_size = bucket.sharded_group.size,
+                                     .dtype = bucket.dtype,
+                                     .elems_in = bucket.row_elems,
+                                     .elems_out = bucket.gathered_elems()};
+    if (is_post_forward != 0) {
+      step.collective->group_size = step.collective->consecutive = bucket.post_forward_size;
+      step.collective->elems_in =
+          bucket.row_elems.times(bucket.sharded_group.size / bucket.post_forward_size);
+    }
+    is_post_forward = 0;
+  }
+
+  void reshard(int b, const Bucket& bucket) {
+    const bool keeps_part = phase_ == Phase::Forward && bucket.post_forward_size > 0;
+    is_post_forward_[static_cast<std::size_t>(b)] = keeps_part ? 1 : 0;
+    Step& step = emit(StepKind::Reshard, b, -1, keeps_part ? kPostForwardRule : kReshardRule);
+    step.why.before = texts_of(b).unsharded;
+    step.why.after = texts_of(b).sharded;
   }
 
   /// Steps that change the layout of activations, made once and repeated in every optimizer step.
@@ -255,6 +328,7 @@ class Scheduler {
     for (const int redistribution : redistributions) {
       plan_.steps.push_back(changes_[static_cast<std::size_t>(redistribution)]);
       plan_.steps.back().step = step_;
+      plan_.steps.back().micro_batch = micro_batch_;
     }
   }
 
@@ -304,6 +378,7 @@ class Scheduler {
     step.kind = kind;
     step.phase = phase_;
     step.step = step_;
+    step.micro_batch = micro_batch_;
     step.bucket = bucket;
     step.module = module;
     step.why.rule = rule;
@@ -314,6 +389,8 @@ class Scheduler {
   Plan& plan_;
   const Scenario& scenario_;
   std::vector<std::vector<int>> buckets_of_unit_;
+  std::vector<char> is_whole_;            ///< per bucket: it is unsharded
+  std::vector<char> is_post_forward_;     ///< per bucket: it is kept in post-forward parts
   std::vector<LayoutTexts> texts_;        ///< per bucket
   std::vector<std::vector<int>> begins_;  ///< per module: the units whose first module it is
   std::vector<std::vector<int>> ends_;    ///< and whose last one
@@ -321,6 +398,7 @@ class Scheduler {
   std::map<std::pair<int, StepKind>, std::optional<CollectiveSpec>> tokens_;
   std::vector<Step> changes_;  ///< like Plan::redistributions
   std::int64_t step_ = 0;
+  std::int64_t micro_batch_ = 0;
   Phase phase_ = Phase::Forward;
 };
 

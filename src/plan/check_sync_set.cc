@@ -1,0 +1,264 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "plan/activation_replay.h"
+#include "plan/outcome_recorder.h"
+#include "scenario/gradients.h"
+
+namespace hpsim {
+namespace {
+
+/// Calls f(parameter) for those whose gradients, or weights, a step is about.
+template <class F>
+void each_parameter(const Plan& plan, const Step& step, F&& f) {
+  const std::vector<int>& all =
+      step.row < 0 ? plan.bucket(step.bucket).parameters : plan.gradient_row(step.row).parameters;
+  Interval members = {0, static_cast<std::int64_t>(all.size())};
+  if (step.partial >= 0) {
+    members =
+        plan.gradient_row(step.row).partials.at(static_cast<std::size_t>(step.partial)).members;
+  }
+  for (std::int64_t i = members.begin; i < members.end; ++i)
+    f(all.at(static_cast<std::size_t>(i)));
+}
+
+/// What the copies of a weight become is their mean: nothing of k/F may be left to it.
+void check_mean(const Plan& plan, const Step& step, int p, OutcomeRecorder& recorder) {
+  recorder.count();
+  const CollectiveSpec& spec = *step.collective;
+  const double wanted = 1 / static_cast<double>(plan.mesh().size(spec.dims));
+  if (spec.prescale == 1 && spec.scale == wanted) return;
+  const std::string& name = plan.parameter(p).name;
+  recorder.add(FindingCode::ParamValue, name,
+               fmt::format("the sum of the copies of \"{}\" is scaled by {:.17g} in step {}, their "
+                           "mean needs {:.17g}",
+                           name, spec.prescale * spec.scale, step.step, wanted));
+  recorder.at_step(step.step);
+}
+
+/// Per parameter: its own module, then those that are tied to it.
+std::vector<std::vector<int>> modules_of_parameters(const Scenario& scenario) {
+  const std::vector<std::vector<int>> parameters = parameters_of_modules(scenario);
+  std::vector<std::vector<int>> modules(scenario.parameters.size());
+  for (std::size_t module = 0; module < parameters.size(); ++module) {
+    for (const int p : parameters[module])
+      modules.at(static_cast<std::size_t>(p)).push_back(static_cast<int>(module));
+  }
+  return modules;
+}
+
+/// Follows the terms of gradients, one per micro-batch and module, from backward to the optimizer.
+class SyncCheck {
+ public:
+  explicit SyncCheck(const Plan& plan)
+      : plan_(plan),
+        mesh_(plan.mesh()),
+        averages_(plan.scenario.fully_shard.sync_object == SyncObject::Weight),
+        parameters_(parameters_of_modules(plan.scenario)),
+        modules_(modules_of_parameters(plan.scenario)) {
+    if (!plan.scenario.model.is_elementwise()) activations_.emplace(plan);
+    gradients_.assign(plan.parameters.size(), Gradient{none(), none(), none(), {}});
+  }
+
+  PlanCheckOutcome run() {
+    for (std::size_t i = 0; i < plan_.steps.size(); ++i) {
+      const Step& step = plan_.steps[i];
+      if (activations_) static_cast<void>(activations_->take(step));  // judged by check_agreement
+      take(step);
+      // Weights are averaged after the optimizer.
+      if (i + 1 < plan_.steps.size() && plan_.steps[i + 1].step == step.step) continue;
+      for (std::size_t p = 0; p < gradients_.size(); ++p)
+        judge(p, step.step);
+    }
+    return recorder_.take();
+  }
+
+ private:
+  /// Terms that were treated alike.
+  struct Terms {
+    std::int64_t count = 0;
+    std::vector<int> times;  ///< reduced, per mesh dim
+    double scale = 1;
+    [[nodiscard]] bool is_like(const Terms& other) const {
+      return times == other.times && scale == other.scale;
+    }
+  };
+  struct Gradient {
+    Terms fresh;      ///< as backward left them
+    Terms scattered;  ///< rows that wait for all-reduces
+    Terms averaged;   ///< what averaging the weights does to all of them
+    std::vector<Terms> stored;
+  };
+
+  [[nodiscard]] Terms none() const {
+    return {0, std::vector<int>(static_cast<std::size_t>(mesh_.num_dims()), 0), 1};
+  }
+  [[nodiscard]] Gradient& gradient(int p) { return gradients_.at(static_cast<std::size_t>(p)); }
+  /// What later steps of a reduction work on.
+  [[nodiscard]] Terms& terms_at(const Step& step, int p) {
+    const bool scatters = !plan_.bucket(step.bucket).scatter_dims.empty();
+    return scatters ? gradient(p).scattered : gradient(p).fresh;
+  }
+
+  static void reduce(const CollectiveSpec& spec, Terms& terms) {
+    terms.scale *= spec.prescale * spec.scale;
+    for (const int dim : spec.dims)
+      ++terms.times.at(static_cast<std::size_t>(dim));
+  }
+
+  void take(const Step& step) {
+    switch (step.kind) {
+      case StepKind::Backward:
+        for (const int p : parameters_.at(static_cast<std::size_t>(step.module))) {
+          const bool is_left = std::any_of(step.rows.begin(), step.rows.end(), [&](int row) {
+            return Plan::position_in(plan_.gradient_row(row), p) >= 0;
+          });
+          if (is_left) ++gradient(p).fresh.count;
+        }
+        break;
+      case StepKind::ReduceScatter:
+        if (step.collective) each_parameter(plan_, step, [&](int p) { scatter(step, p); });
+        break;
+      case StepKind::AllReduce:
+        if (!step.collective) break;
+        each_parameter(plan_, step, [&](int p) { reduce(*step.collective, terms_at(step, p)); });
+        break;
+      case StepKind::ScaleGradient:
+        each_parameter(plan_, step, [&](int p) { terms_at(step, p).scale *= step.local_scale; });
+        break;
+      case StepKind::StoreGradient:
+        each_parameter(plan_, step, [&](int p) { keep(gradient(p), terms_at(step, p)); });
+        break;
+      case StepKind::AverageWeights:
+        if (!step.collective) break;
+        each_parameter(plan_, step, [&](int p) {
+          reduce(*step.collective, gradient(p).averaged);
+          check_mean(plan_, step, p, recorder_);
+        });
+        break;
+      default:
+        break;
+    }
+  }
+
+  /// Rows that wait must have been scattered alike.
+  void scatter(const Step& step, int p) {
+    Gradient& now = gradient(p);
+    Terms moved = std::exchange(now.fresh, none());
+    reduce(*step.collective, moved);
+    if (now.scattered.count > 0 && !now.scattered.is_like(moved))
+      keep(now, now.scattered);  // judged by itself
+    moved.count += now.scattered.count;
+    now.scattered = std::move(moved);
+  }
+
+  /// Terms of an optimizer step that were treated alike are judged together.
+  void keep(Gradient& now, Terms& terms) {
+    Terms kept = std::exchange(terms, none());
+    if (kept.count == 0) return;
+    for (Terms& known : now.stored) {
+      if (!known.is_like(kept)) continue;
+      known.count += kept.count;
+      return;
+    }
+    now.stored.push_back(std::move(kept));
+  }
+
+  /// Whether terms of the gradient that a module leaves are of one sum over the ranks along a dim.
+  [[nodiscard]] bool is_partial_along(std::size_t p, int module, int dim) const {
+    if (contains(cutting_dims(plan_.parameters[p].unsharded), dim)) return false;
+    // Ranks along it saw different samples: their gradients are terms of one sum.
+    if (!activations_) return contains(plan_.scenario.data.data_dims, dim);
+    return contains(activations_->batch_dims(module), dim);
+  }
+
+  void judge(std::size_t p, std::int64_t step) {
+    Gradient now = std::exchange(gradients_[p], Gradient{none(), none(), none(), {}});
+    keep(now, now.fresh);  // that are not stored check_agreement says
+    keep(now, now.scattered);
+    const PlannedParameter& parameter = plan_.parameters[p];
+    if (!has_gradient(plan_.scenario, static_cast<int>(p), step)) {
+      recorder_.count();
+      if (now.stored.empty()) return;
+      recorder_.add(FindingCode::CommCount, parameter.name,
+                    fmt::format("\"{}\" has no gradient in step {}: 0 terms of it expected, {} are "
+                                "stored",
+                                parameter.name, step, now.stored[0].count));
+      return recorder_.at_step(step);
+    }
+    if (now.stored.empty()) now.stored.push_back(none());
+    for (Terms& terms : now.stored) {
+      terms.scale *= now.averaged.scale;
+      for (std::size_t dim = 0; dim < terms.times.size(); ++dim)
+        terms.times[dim] += now.averaged.times[dim];
+      judge_times(p, terms, step);
+      judge_scale(p, terms, step);
+    }
+  }
+
+  void judge_times(std::size_t p, const Terms& terms, std::int64_t step) {
+    const PlannedParameter& parameter = plan_.parameters[p];
+    for (int dim = 0; dim < mesh_.num_dims(); ++dim) {
+      if (mesh_.size(dim) == 1) continue;
+      recorder_.count();
+      const bool is_partial = is_partial_along(p, modules_[p][0], dim);
+      for (const int module : modules_[p]) {  // all that are tied to it leave such terms
+        if (is_partial_along(p, module, dim) == is_partial) continue;
+        recorder_.add(
+            FindingCode::UnreducedPartial, parameter.name,
+            fmt::format("gradient of \"{}\" in step {} is {} along {} as \"{}\" leaves "
+                        "it, and {} as \"{}\" does",
+                        parameter.name, step, is_partial ? "Partial" : "complete", mesh_.name(dim),
+                        module_name(plan_.scenario.model, modules_[p][0]),
+                        is_partial ? "complete" : "Partial",
+                        module_name(plan_.scenario.model, module)));
+        recorder_.at_step(step);
+      }
+      const int wanted = is_partial ? 1 : 0;
+      const int times = terms.times[static_cast<std::size_t>(dim)];
+      if (times == wanted) continue;
+      recorder_.add(times < wanted ? FindingCode::UnreducedPartial : FindingCode::DoubleReduced,
+                    parameter.name,
+                    fmt::format("gradient of \"{}\" is {} along {}, and {} {} times there in "
+                                "step {}",
+                                parameter.name, is_partial ? "Partial" : "complete",
+                                mesh_.name(dim), averages_ ? "answered" : "reduced", times, step));
+      recorder_.at_step(step);
+    }
+  }
+
+  void judge_scale(std::size_t p, const Terms& terms, std::int64_t step) {
+    const double wanted =
+        gradient_factor(plan_.scenario, static_cast<int>(p)) / gradient_divisor(plan_.scenario);
+    recorder_.count();
+    // One rounding per factor; the factors themselves are a few.
+    if (std::abs(terms.scale - wanted) <= 0x1p-50 * std::abs(wanted)) return;
+    const std::string& name = plan_.parameters[p].name;
+    recorder_.add(FindingCode::GradScale, name,
+                  fmt::format("gradient of \"{}\" is scaled by {:.17g} in step {}, k/F is "
+                              "{:.17g}",
+                              name, terms.scale, step, wanted));
+    recorder_.at_step(step);
+  }
+
+  const Plan& plan_;
+  const Mesh& mesh_;
+  bool averages_;
+  OutcomeRecorder recorder_{CheckId::SyncSet};
+  std::vector<std::vector<int>> parameters_;  ///< per module
+  std::vector<std::vector<int>> modules_;     ///< per parameter
+  std::optional<ActivationReplay> activations_;
+  std::vector<Gradient> gradients_;  ///< per parameter, of the optimizer step at hand
+};
+
+}  // namespace
+
+PlanCheckOutcome check_sync_set(const Plan& plan) {
+  return SyncCheck(plan).run();
+}
+
+}  // namespace hpsim
