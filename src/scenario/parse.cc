@@ -78,6 +78,8 @@ void read_sections(const ObjectReader& root, Scenario& scenario) {
   if (model) {
     scenario.model = *model;
     scenario.parameters = list_parameters(*model);
+    read_precision(root, scenario);
+    scenario.training.trained_from = read_trained_from(root, scenario);
     scenario.units = read_units(root, *model, scenario.fully_shard.ignored_params);
     if (mesh && roles) {
       Parallelism parallelism = read_parallelism(root, *mesh, *roles, *model);
@@ -86,13 +88,19 @@ void read_sections(const ObjectReader& root, Scenario& scenario) {
     }
   }
   if (mesh && roles && !root.object("data", "Data").is_bad("data_dims")) {
-    scenario.training.global_batch = read_global_batch(root, scenario.num_data_ranks());
+    scenario.training.global_batch =
+        read_global_batch(root, scenario.num_data_ranks(), scenario.training.micro_batches);
+    if (model) read_tokens_of_ranks(root, scenario);
   }
   scenario.faults = read_faults(root, mesh);
   if (scenario.is_exact()) check_exact_mode(scenario, root);
-  if (mesh && roles && model) read_cuts(root, scenario);
+  if (mesh && roles && model) {
+    read_cuts(root, scenario);
+    read_reshard_after_forward(root, scenario);
+  }
   if (scenario.fully_shard.sync_object == SyncObject::Weight) check_weight_sync(scenario, root);
   check_ties(scenario, root);
+  check_dtypes(scenario, root);
   if (root.problems().empty()) check_sizes(scenario, root);
 }
 

@@ -18,6 +18,16 @@ void check_sizes(const Scenario& scenario, const ObjectReader& file);
 /// \pre the mode is exact
 void check_exact_mode(const Scenario& scenario, const ObjectReader& file);
 
+/// Operands of one module have one dtype, as PyTorch wants it: what it reads has that of its
+/// parameters, and what modules without parameters read has one. Elementwise parameters take any.
+/// Looked at only where the file has no other mistake.
+///
+///   param_dtype bfloat16, linear                               taken: units cast what they take
+///   the same, cast_forward_inputs false                        refused: reads float32
+///   units l0, l1, output_dtype float32, no param_dtype,
+///     numerics.dtype bfloat16                                  refused: l1 reads float32
+void check_dtypes(const Scenario& scenario, const ObjectReader& file);
+
 /// Modules tied to one weight leave gradients that can be added up on each rank: along every mesh
 /// dim either all of them are terms of a sum over samples, or none is. Looked at only where the
 /// file has no other mistake.
