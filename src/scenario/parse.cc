@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "scenario/check_types.h"
+#include "scenario/inactive.h"
 #include "scenario/sections.h"
 #include "scenario/validate.h"
 
@@ -65,6 +66,15 @@ void read_header(const JsonText& text, const ObjectReader& root, Scenario& scena
   scenario.expect = expect.value->dump();
 }
 
+/// `data.inactive`
+void read_parts_left_out(const ObjectReader& root, Scenario& scenario) {
+  const std::vector<InactivePart> parts = read_inactive(root, scenario);
+  for (const InactivePart& part : parts)
+    scenario.data.inactive.push_back(part.spec);
+  if (root.problems().empty()) check_inactive(scenario, parts, root.problems());
+  if (root.problems().empty()) check_unused(scenario, parts, root.problems());
+}
+
 void read_sections(const ObjectReader& root, Scenario& scenario) {
   const std::optional<Mesh> mesh = read_mesh(root);
   const std::optional<Roles> roles = mesh ? read_roles(root, *mesh) : std::nullopt;
@@ -102,6 +112,7 @@ void read_sections(const ObjectReader& root, Scenario& scenario) {
   check_ties(scenario, root);
   check_dtypes(scenario, root);
   if (root.problems().empty()) check_sizes(scenario, root);
+  if (mesh && roles && model) read_parts_left_out(root, scenario);
 }
 
 }  // namespace

@@ -124,7 +124,7 @@ void read_reshard_after_forward(const ObjectReader& scenario, Scenario& result) 
         fmt::format("reshard_after_forward is {}, which does not divide the shard group of {} "
                     "ranks along {}",
                     *given, size, in_quotes(result.mesh.name(*dim))),
-        fmt::format("write {}{} or true for the shard of each rank, or 1 or false for the whole",
+        fmt::format("write a divisor: 1 (false), {}{} (true)",
                     divisors.empty() ? "" : divisors + ", ", size));
     return;
   }
