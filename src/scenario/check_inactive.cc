@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <tuple>
 
 #include "layout/tensor_layout.h"
 #include "model/units.h"
@@ -74,7 +75,7 @@ class InactiveCheck {
       if (module(m).type != ModuleType::Embedding) continue;
       return refuse(part,
                     fmt::format("{} cannot be left out: {} takes tokens and gives features", name,
-                                in_quotes(module(m).name)),
+                                module(m).name == part.name ? "it" : in_quotes(module(m).name)),
                     "leave out a part that takes features");
     }
     const int input = inputs_of(model_, first).at(0);
@@ -203,7 +204,9 @@ class InactiveCheck {
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
       const InactiveSpec& left = parts_[a].spec;
       const InactiveSpec& right = parts_[b].spec;
-      return left.first != right.first ? left.first < right.first : left.end > right.end;
+      // Of two that hold the same modules, the outer one has the shorter name.
+      return std::tuple(left.first, -left.end, parts_[a].name.size()) <
+             std::tuple(right.first, -right.end, parts_[b].name.size());
     });
     std::vector<std::size_t> around;
     for (const std::size_t next : order) {

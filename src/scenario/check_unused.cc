@@ -171,21 +171,20 @@ class UnusedCheck {
       name += fmt::format(" and {} other parameter{}", found.num_others,
                           found.num_others == 1 ? "" : "s");
     }
-    const std::int64_t num_passes = scenario_.training.micro_batches;
     std::string when = fmt::format("step {}", found.step);
-    if (found.period.last > found.period.first && found.period.last + 1 < num_passes) {
-      when += fmt::format(", micro-batches {} to {}", found.period.first, found.period.last);
-    } else if (num_passes > 1 && periods_.size() > 1) {
-      when += fmt::format(", micro-batch {}", found.period.last);
+    if (periods_.size() > 1) {
+      when += found.period.last > found.period.first
+                  ? fmt::format(", micro-batches {} to {}", found.period.first, found.period.last)
+                  : fmt::format(", micro-batch {}", found.period.last);
     }
     problems_.add(
         part.ranks,
-        fmt::format("in {}, {} get{} no gradient on {}, but one on {}: these would reduce buffers "
-                    "of different sizes, and hang",
+        fmt::format("in {}, {} get{} no gradient on {}, but one on {}: the ranks would reduce "
+                    "buffers of different sizes, and hang",
                     when, name, found.num_others > 0 ? "" : "s", ranks(found.unused, true),
                     ranks(found.unused, false)),
         "write \"training\": {\"reduce_unused\": true}: gradients of zeros are then reduced; or "
-        "leave it out on all ranks, or on none");
+        "let all ranks leave the part out, or none");
   }
 
   const Scenario& scenario_;

@@ -78,8 +78,9 @@ class TieReader {
       target = {name, found->second, true};
       const ModuleType type = spec(target.module).type;
       if (type == ModuleType::Linear || type == ModuleType::Embedding) return std::nullopt;
-      return TieProblem{fmt::format("{} is tied to {}, which is no linear or embedding, but {}",
-                                    own_name(m), in_quotes(name), name_of(type)),
+      return TieProblem{fmt::format("{} is tied to {} {}, but only a linear or embedding has a "
+                                    "weight to share",
+                                    own_name(m), name_of(type), in_quotes(name)),
                         "name a linear or embedding, or its weight"};
     }
     return TieProblem{
@@ -121,8 +122,8 @@ class TieReader {
     const ModuleSpec& owner = spec(target.module);
     if (target.is_module && module.type != owner.type) {
       return TieProblem{
-          fmt::format("{} {} is tied to {}, which is {}", name_of(module.type),
-                      in_quotes(module.name), in_quotes(target.name), name_of(owner.type)),
+          fmt::format("{} {} cannot be {} {}, used once more", name_of(module.type),
+                      in_quotes(module.name), name_of(owner.type), in_quotes(target.name)),
           fmt::format("write {} to share the weight alone", in_quotes(target.name + ".weight"))};
     }
     const Shape shape = weight_shape(module);
