@@ -79,14 +79,7 @@ class UnusedCheck {
 
   void check_parameter(int p, const std::vector<int>& modules) {
     const std::vector<std::size_t>& around = parts_around_[static_cast<std::size_t>(modules[0])];
-    std::map<std::int64_t, std::set<std::size_t>> periods;  // by step, those with a pass left out
-    for (const std::size_t i : around) {
-      for (const std::int64_t step : parts_[i].spec.steps) {
-        for (const std::int64_t pass : parts_[i].spec.micro_batches)
-          periods[step].insert(period_of(pass));
-      }
-    }
-    for (const auto& [step, indices] : periods) {
+    for (const auto& [step, indices] : periods_left_out(around)) {
       if (!is_trained(scenario_, p, step)) continue;
       for (const std::size_t index : indices) {
         const Period& period = periods_[index];
@@ -99,6 +92,27 @@ class UnusedCheck {
         return;
       }
     }
+  }
+
+  /// By step, the periods in which one of the parts is left out.
+  [[nodiscard]] std::map<std::int64_t, std::vector<std::size_t>> periods_left_out(
+      const std::vector<std::size_t>& parts) const {
+    std::map<std::int64_t, std::vector<std::size_t>> periods;
+    for (const std::size_t i : parts) {
+      for (const std::int64_t step : parts_[i].spec.steps) {
+        std::vector<std::size_t>& of_step = periods[step];
+        for (const std::int64_t pass : parts_[i].spec.micro_batches) {
+          const std::size_t period = period_of(pass);
+          if (of_step.empty() || of_step.back() != period) of_step.push_back(period);
+        }
+      }
+    }
+    for (auto& [step, of_step] : periods) {
+      if (parts.size() == 1) continue;
+      std::sort(of_step.begin(), of_step.end());
+      of_step.erase(std::unique(of_step.begin(), of_step.end()), of_step.end());
+    }
+    return periods;
   }
 
   [[nodiscard]] std::size_t period_of(std::int64_t pass) const {

@@ -143,7 +143,8 @@ TEST_CASE("without casts, a residual reads what comes") {
       R"({"hpsim": 1, "mesh": {"shape": [4], "mesh_dim_names": ["fsdp"]}, "model": [)"
       R"({"name": "r", "type": "residual", "modules": [)"
       R"({"name": "l", "type": "linear", "in_features": 8, "out_features": 8}]}],)"
-      R"("numerics": {"dtype": "bfloat16"}, "fully_shard": {"mp_policy": {)"
+      R"("data": {"sample_shape": [8]}, "numerics": {"dtype": "bfloat16"}, "fully_shard": {)"
+      R"("mp_policy": {)"
       R"("cast_forward_inputs": false, "output_dtype": "float32"}}})";
   const std::vector<ModuleDTypes> dtypes = module_dtypes(parsed(text));
   REQUIRE(dtypes.size() == 2);
@@ -247,6 +248,7 @@ TEST_CASE("inputs of one sum, or of attention, have one dtype") {
         R"({{"hpsim": 1, "mesh": {{"shape": [4], "mesh_dim_names": ["fsdp"]}}, "model": [)"
         R"({{"name": "r", "type": "residual", "modules": [)"
         R"({{"name": "l", "type": "linear", "in_features": 8, "out_features": 8}}]}}],)"
+        R"("data": {{"sample_shape": [8]}},)"
         R"("fully_shard": {{"units": {}, "mp_policy": {{"param_dtype": "bfloat16",)"
         R"("output_dtype": "float32"}}}}}})",
         units);

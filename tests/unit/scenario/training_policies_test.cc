@@ -92,8 +92,8 @@ TEST_CASE("a step may have several micro-batches") {
   CHECK(mistake(training(R"("micro_batches": 10000001, "global_batch": 7)")) ==
         "/training/micro_batches: 10000001 micro-batches; the limit is 10000000");
   CHECK(
-      mistake(training(R"("micro_batches": 4000, "steps": 2000)")) ==
-      "/training/micro_batches: 2000 steps of 4000 micro-batches of a model with 1 parameters and "
+      mistake(training(R"("micro_batches": 4000, "steps": 3000)")) ==
+      "/training/micro_batches: 3000 steps of 4000 micro-batches of a model with 1 parameters and "
       "modules; the limit of their product is 10000000");
   CHECK(mistake(
             on_mesh("[9223372036854775807]", R"(["fsdp"])", R"("training": {"micro_batches": 2})"))
@@ -168,7 +168,8 @@ TEST_CASE("frozen parameters are trained from the step that unfreezes them") {
   const auto from = [](const std::string& text) { return parsed(text).training.trained_from; };
   using Steps = std::vector<std::int64_t>;
   CHECK(from(freezing(R"("frozen": ["l0.*"])")) == Steps{3, 3, 0, 0});
-  CHECK(from(freezing(R"("frozen": ["*.bias"], "unfreeze_at": {"l1.*": 2})")) == Steps{0, 3, 0, 2});
+  CHECK(from(freezing(R"("frozen": ["*.bias"], "unfreeze_at": {"l1.bias": 2})")) ==
+        Steps{0, 3, 0, 2});
   CHECK(from(freezing(R"("frozen": ["l0.*"], "unfreeze_at": {"l0.*": 1, "l0.bias": 1})")) ==
         Steps{1, 1, 0, 0});
   CHECK(from(freezing(R"("frozen": ["l0.*"], "unfreeze_at": {"l0.*": 0})")).empty());
