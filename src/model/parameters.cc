@@ -14,7 +14,9 @@ void append_parameters(const ModuleSpec& module, int index,
         const Shape shape = {module.out_features, module.in_features};
         parameters.push_back({weight, shape, Kind::LinearWeight, index});
       }
-      if (module.bias) parameters.push_back({bias, {module.out_features}, Kind::LinearBias, index});
+      if (module.bias && !module.ties_bias) {
+        parameters.push_back({bias, {module.out_features}, Kind::LinearBias, index});
+      }
       break;
     case ModuleType::Embedding:
       if (module.tied_to < 0) {

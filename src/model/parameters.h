@@ -28,7 +28,7 @@ struct ParameterSpec {
 [[nodiscard]] std::vector<std::string> names_of(const std::vector<ParameterSpec>& parameters);
 
 /// All parameters: in the order of modules, then weight before bias, w1 before w2 before w3. A
-/// module that is tied to another has no weight of its own.
+/// module that is tied to another has no weight of its own, and no bias if that is tied too.
 [[nodiscard]] std::vector<ParameterSpec> list_parameters(const ModelSpec& model);
 
 }  // namespace hpsim

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
 #include <bit>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -37,9 +39,14 @@ class WeightSyncCheck {
   void check_values() {
     const FullyShardSpec& spec = scenario_.fully_shard;
     if (spec.reduce_op == ReduceOp::Sum) {
-      problems_.add(fully_shard_.where("reduce_op"),
-                    "reduce_op is \"sum\", but sync_object \"weight\" takes the mean of weights",
-                    fmt::format("write \"avg\", {}", kOrGrad));
+      problems_.add(
+          fully_shard_.has("reduce_op") ? fully_shard_.where("reduce_op")
+                                        : fully_shard_.where("sync_object"),
+          fmt::format("reduce_op is \"sum\"{}, but sync_object \"weight\" takes the mean of "
+                      "weights",
+                      fully_shard_.has("reduce_op") ? "" : " by default with \"global_tokens\""),
+          fmt::format("write {}\"avg\", {}",
+                      fully_shard_.has("reduce_op") ? "" : "\"reduce_op\": ", kOrGrad));
     }
     if (spec.gradient_divide_factor) {
       problems_.add(fully_shard_.where("gradient_divide_factor"),
@@ -48,7 +55,14 @@ class WeightSyncCheck {
                                 *spec.gradient_divide_factor),
                     fmt::format("leave it out, {}", kOrGrad));
     }
+    check_dtypes();
     const ObjectReader training = file_.object("training", "Training");
+    if (scenario_.training.clip_grad_norm && !training.is_bad("clip_grad_norm")) {
+      problems_.add(training.where("clip_grad_norm"),
+                    "clip_grad_norm needs the norm of the mean gradient, but sync_object "
+                    "\"weight\" reduces no gradient",
+                    fmt::format("leave it out, {}", kOrGrad));
+    }
     if (scenario_.training.optimizer.kind != OptimizerSpec::Kind::Sgd) {
       const ObjectReader optimizer = training.object("optimizer", "Optimizer");
       problems_.add(
@@ -87,6 +101,40 @@ class WeightSyncCheck {
   }
 
  private:
+  /// This path computes in one dtype.
+  void check_dtypes() {
+    const DType dtype = scenario_.numerics.dtype;
+    const ObjectReader numerics = file_.object("numerics", "Numerics");
+    if (dtype != DType::Float32 && dtype != DType::Float64) {
+      refuse_dtype(numerics, "dtype", fmt::format("is {}", name_of(dtype)),
+                   "write \"float32\" or \"float64\"");
+    }
+    if (!scenario_.numerics.parameter_dtypes.empty()) {
+      refuse_dtype(numerics, "parameter_dtypes",
+                   fmt::format("gives some parameters another dtype than {}", name_of(dtype)),
+                   "leave it out");
+    }
+    const ObjectReader policy = fully_shard_.object("mp_policy", "MpPolicy");
+    const MixedPrecision& spec = scenario_.fully_shard.mp_policy;
+    const std::pair<const char*, std::optional<DType>> given[] = {
+        {"param_dtype", spec.param_dtype},
+        {"reduce_dtype", spec.reduce_dtype},
+        {"output_dtype", spec.output_dtype}};
+    for (const auto& [key, other] : given) {
+      if (!other || *other == dtype) continue;
+      refuse_dtype(policy, key, fmt::format("is {}", name_of(*other)), "leave it out");
+    }
+  }
+
+  void refuse_dtype(const ObjectReader& reader, const char* key, const std::string& what,
+                    const char* help) {
+    problems_.add(reader.where(key),
+                  fmt::format("{} {}, but sync_object \"weight\" computes in one dtype, float32 or "
+                              "float64",
+                              key, what),
+                  fmt::format("{}, {}", help, kOrGrad));
+  }
+
   /// Dims on which a gradient is Partial and copies are not averaged.
   [[nodiscard]] MeshDims unaveraged(const MeshDims& partial, const MeshDims& averaged) const {
     MeshDims left;

@@ -3,11 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
-#include <set>
 
 #include "base/check.h"
-#include "model/parameters.h"
 
 namespace hpsim {
 namespace {
@@ -204,109 +201,10 @@ class Lowering {
   LoweredModel result_;
 };
 
-/// What is wrong with a tie, and the way out.
-struct TieProblem {
-  std::string message;
-  std::string help;
-};
-
-class TieReader {
- public:
-  explicit TieReader(LoweredModel& lowered)
-      : lowered_(lowered), parameters_(list_parameters(lowered.model)) {
-    for (std::size_t p = 0; p < parameters_.size(); ++p)
-      by_name_.emplace(parameters_[p].name, p);
-  }
-
-  void read() {
-    std::set<const ModuleNode*> told;
-    for (std::size_t m = 0; m < lowered_.nodes.size(); ++m) {
-      const ModuleNode& node = *lowered_.nodes[m];
-      if (node.type() != "linear" && node.type() != "embedding") continue;
-      if (!node.reader.has("tied_to") || told.count(&node) != 0) continue;
-      const auto target = node.reader.string("tied_to");
-      if (!target) continue;
-      const auto problem = tie(m, *target);
-      if (!problem) continue;
-      told.insert(&node);
-      node.reader.problems().add(node.reader.where("tied_to"), problem->message, problem->help);
-    }
-  }
-
- private:
-  std::optional<TieProblem> tie(std::size_t m, const std::string& target) {
-    ModuleSpec& module = lowered_.model.modules[m];
-    const std::string own = in_quotes(module.name + ".weight");
-    const auto found = by_name_.find(target);
-    if (found == by_name_.end()) {
-      return TieProblem{
-          fmt::format("{} is tied to {}, but no parameter is called so", own, in_quotes(target)),
-          fmt::format("the parameters are {}", quoted_list(names_of(parameters_)))};
-    }
-    const ParameterSpec& weight = parameters_[found->second];
-    const ModuleSpec& owner = lowered_.model.modules[static_cast<std::size_t>(weight.module)];
-    if (weight.module == static_cast<int>(m)) {
-      return TieProblem{fmt::format("{} is tied to itself", own),
-                        "name the weight of another module, or leave \"tied_to\" out"};
-    }
-    if (weight.kind != ParameterSpec::Kind::LinearWeight &&
-        weight.kind != ParameterSpec::Kind::EmbeddingWeight) {
-      return TieProblem{fmt::format("{} is tied to {}, which is no weight of a linear or embedding",
-                                    own, in_quotes(target)),
-                        "name the weight of a linear or embedding"};
-    }
-    if (weight.module > static_cast<int>(m)) {
-      return TieProblem{
-          fmt::format("{} is tied to {}, of a module that comes later", own, in_quotes(target)),
-          fmt::format("tie {} to {} instead: the first module that uses a weight owns it",
-                      in_quotes(owner.name), own)};
-    }
-    if (owner.tied_to >= 0) {
-      const std::string& end = lowered_.model.modules[static_cast<std::size_t>(owner.tied_to)].name;
-      return TieProblem{fmt::format("{} is tied to {}, which is tied itself to {}", own,
-                                    in_quotes(target), in_quotes(end + ".weight")),
-                        fmt::format("write {}", in_quotes(end + ".weight"))};
-    }
-    const Shape shape = module.type == ModuleType::Linear
-                            ? Shape{module.out_features, module.in_features}
-                            : Shape{module.in_features, module.out_features};
-    if (shape != weight.shape && !is_unsure(m) && !is_unsure(weight.module)) {
-      return TieProblem{
-          fmt::format("{} has shape {}, but {}, which it is tied to, has shape {}", own,
-                      to_string(shape), in_quotes(target), to_string(weight.shape)),
-          "a linear's weight is [out_features, in_features], an embedding's "
-          "[num_embeddings, embedding_dim]; make them the same"};
-    }
-    module.tied_to = weight.module;
-    return std::nullopt;
-  }
-
-  /// Whether sizes of the module are wrong.
-  [[nodiscard]] bool is_unsure(std::size_t m) const {
-    const ObjectReader& reader = lowered_.nodes[m]->reader;
-    for (const char* key : {"in_features", "out_features", "num_embeddings", "embedding_dim"}) {
-      if (reader.is_bad(key)) return true;
-    }
-    return false;
-  }
-  [[nodiscard]] bool is_unsure(int m) const { return is_unsure(static_cast<std::size_t>(m)); }
-
-  LoweredModel& lowered_;
-  std::vector<ParameterSpec> parameters_;  ///< as if nothing were tied
-  std::map<std::string, std::size_t> by_name_;
-};
-
 }  // namespace
 
 LoweredModel lower_modules(const std::vector<ModuleNode>& modules) {
   return Lowering().lower(modules);
-}
-
-void read_ties(LoweredModel& lowered) {
-  const bool has_ties =
-      std::any_of(lowered.nodes.begin(), lowered.nodes.end(),
-                  [](const ModuleNode* node) { return node->reader.has("tied_to"); });
-  if (has_ties) TieReader(lowered).read();
 }
 
 }  // namespace hpsim

@@ -25,10 +25,11 @@ struct LoweredModel {
 [[nodiscard]] LoweredModel lower_modules(const std::vector<ModuleNode>& modules);
 
 /// Resolves `tied_to`: the weight of an earlier linear or embedding, of the same shape and not tied
-/// itself.
+/// itself; or such a module, of the same type and sizes: its bias is shared too.
 ///
 ///   embedding tok 11 in 8; linear out 8 -> 11, "tied_to": "tok.weight"    out reads tok.weight
 ///   the same on tok, of "out.weight"                                      refused: out comes later
+///   linear a 8 -> 8; linear b 8 -> 8, "tied_to": "a"                      b is a, used once more
 void read_ties(LoweredModel& lowered);
 
 }  // namespace hpsim

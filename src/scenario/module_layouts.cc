@@ -188,8 +188,12 @@ std::vector<std::vector<int>> parameters_of_modules(const Scenario& scenario) {
   for (std::size_t m = 0; m < model.modules.size(); ++m) {
     const int owner = model.modules[m].tied_to;
     if (owner < 0) continue;
-    const int weight = parameters.at(static_cast<std::size_t>(owner)).at(0);
-    parameters[m].insert(parameters[m].begin(), weight);
+    const std::vector<int>& owned = parameters.at(static_cast<std::size_t>(owner));
+    if (model.modules[m].ties_bias) {
+      parameters[m] = owned;
+    } else {
+      parameters[m].insert(parameters[m].begin(), owned.at(0));
+    }
   }
   return parameters;
 }

@@ -54,7 +54,7 @@ struct ModuleLayout {
 [[nodiscard]] std::vector<ModuleLayout> module_layouts(const Scenario& scenario);
 
 /// Per module, or elementwise parameter: the parameters that it computes with, weight before bias;
-/// a tied weight is that of the module that owns it.
+/// a tied weight, or bias, is that of the module that owns it.
 [[nodiscard]] std::vector<std::vector<int>> parameters_of_modules(const Scenario& scenario);
 
 /// Mesh dims over which the samples and positions that a module computes with are split.

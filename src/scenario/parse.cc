@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "scenario/check_types.h"
+#include "scenario/inactive.h"
 #include "scenario/sections.h"
 #include "scenario/validate.h"
 
@@ -65,6 +66,15 @@ void read_header(const JsonText& text, const ObjectReader& root, Scenario& scena
   scenario.expect = expect.value->dump();
 }
 
+/// `data.inactive`
+void read_parts_left_out(const ObjectReader& root, Scenario& scenario) {
+  const std::vector<InactivePart> parts = read_inactive(root, scenario);
+  for (const InactivePart& part : parts)
+    scenario.data.inactive.push_back(part.spec);
+  if (root.problems().empty()) check_inactive(scenario, parts, root.problems());
+  if (root.problems().empty()) check_unused(scenario, parts, root.problems());
+}
+
 void read_sections(const ObjectReader& root, Scenario& scenario) {
   const std::optional<Mesh> mesh = read_mesh(root);
   const std::optional<Roles> roles = mesh ? read_roles(root, *mesh) : std::nullopt;
@@ -78,6 +88,8 @@ void read_sections(const ObjectReader& root, Scenario& scenario) {
   if (model) {
     scenario.model = *model;
     scenario.parameters = list_parameters(*model);
+    read_precision(root, scenario);
+    scenario.training.trained_from = read_trained_from(root, scenario);
     scenario.units = read_units(root, *model, scenario.fully_shard.ignored_params);
     if (mesh && roles) {
       Parallelism parallelism = read_parallelism(root, *mesh, *roles, *model);
@@ -86,14 +98,21 @@ void read_sections(const ObjectReader& root, Scenario& scenario) {
     }
   }
   if (mesh && roles && !root.object("data", "Data").is_bad("data_dims")) {
-    scenario.training.global_batch = read_global_batch(root, scenario.num_data_ranks());
+    scenario.training.global_batch =
+        read_global_batch(root, scenario.num_data_ranks(), scenario.training.micro_batches);
+    if (model) read_tokens_of_ranks(root, scenario);
   }
   scenario.faults = read_faults(root, mesh);
   if (scenario.is_exact()) check_exact_mode(scenario, root);
-  if (mesh && roles && model) read_cuts(root, scenario);
+  if (mesh && roles && model) {
+    read_cuts(root, scenario);
+    read_reshard_after_forward(root, scenario);
+  }
   if (scenario.fully_shard.sync_object == SyncObject::Weight) check_weight_sync(scenario, root);
   check_ties(scenario, root);
+  check_dtypes(scenario, root);
   if (root.problems().empty()) check_sizes(scenario, root);
+  if (mesh && roles && model) read_parts_left_out(root, scenario);
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "scenario/check_modules.h"
 #include "scenario/locate.h"
 #include "scenario/pattern_matcher.h"
@@ -86,13 +88,15 @@ std::optional<ModelSpec> read_modules(const ObjectReader& scenario) {
 void check_ties_in_units(const ObjectReader& scenario, const ModelSpec& model,
                          const std::vector<int>& ignored, const std::vector<ModelPart>& parts,
                          const std::vector<int>& owners) {
+  if (model.is_elementwise()) return;
   const std::vector<ParameterSpec> parameters = list_parameters(model);
-  std::vector<bool> is_left_alone(model.modules.size());
-  for (const int p : ignored) {
+  std::vector<bool> gathers_weight(model.modules.size());
+  std::vector<bool> gathers_bias(model.modules.size());
+  for (int p = 0; p < static_cast<int>(parameters.size()); ++p) {
+    if (std::binary_search(ignored.begin(), ignored.end(), p)) continue;
     const ParameterSpec& parameter = parameters[static_cast<std::size_t>(p)];
-    const bool is_weight = parameter.kind == ParameterSpec::Kind::LinearWeight ||
-                           parameter.kind == ParameterSpec::Kind::EmbeddingWeight;
-    if (is_weight) is_left_alone[static_cast<std::size_t>(parameter.module)] = true;
+    const bool is_bias = parameter.kind == ParameterSpec::Kind::LinearBias;
+    (is_bias ? gathers_bias : gathers_weight)[static_cast<std::size_t>(parameter.module)] = true;
   }
   const auto unit = [&](std::size_t module) {
     const int owner = owners[module];
@@ -103,7 +107,8 @@ void check_ties_in_units(const ObjectReader& scenario, const ModelSpec& model,
   for (std::size_t m = 0; m < model.modules.size(); ++m) {
     if (model.modules[m].tied_to < 0) continue;
     const auto first = static_cast<std::size_t>(model.modules[m].tied_to);
-    if (owners[m] == owners[first] || is_left_alone[first]) continue;
+    const bool shares_bias = model.modules[m].ties_bias && gathers_bias[first];
+    if (owners[m] == owners[first] || !(gathers_weight[first] || shares_bias)) continue;
     const std::string pointer = module_pointer(model, static_cast<int>(m)) + "/tied_to";
     const std::string name = in_quotes(model.modules[m].name);
     const std::string first_name = in_quotes(model.modules[first].name);

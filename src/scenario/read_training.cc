@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "base/check.h"
-#include "scenario/pattern_matcher.h"
 #include "scenario/sections.h"
 
 namespace hpsim {
@@ -163,80 +162,17 @@ OptimizerSpec read_optimizer(const ObjectReader& training, Mode mode, const Fill
   return spec;
 }
 
+std::optional<ClipSpec> read_clip(const ObjectReader& training) {
+  if (!training.has("clip_grad_norm") || training.is_null("clip_grad_norm")) return std::nullopt;
+  const ObjectReader reader = training.object("clip_grad_norm", "ClipGradNorm");
+  ClipSpec clip;
+  clip.max_norm = reader.number("max_norm").value_or(1);
+  clip.norm_type = reader.string("norm_type") == "inf" ? std::numeric_limits<double>::infinity()
+                                                       : reader.number("norm_type").value_or(2);
+  return clip;
+}
+
 }  // namespace
-
-std::vector<int> read_parameter_patterns(const ObjectReader& reader, std::string_view key,
-                                         const ModelSpec& model) {
-  std::vector<std::string> names = names_of(list_parameters(model));
-  std::vector<bool> is_matched(names.size());
-  PatternMatcher matcher(std::move(names), "parameter", reader.problems());
-  const auto patterns = reader.strings(key);
-  const std::vector<JsonCursor> elements = reader.elements(key);
-  for (std::size_t i = 0; patterns && i < patterns->size(); ++i) {
-    for (const int p : matcher.matches_of((*patterns)[i], elements[i]))
-      is_matched[static_cast<std::size_t>(p)] = true;
-  }
-  std::vector<int> matched;
-  for (std::size_t p = 0; p < is_matched.size(); ++p) {
-    if (is_matched[p]) matched.push_back(static_cast<int>(p));
-  }
-  return matched;
-}
-
-FullyShardSpec read_fully_shard(const ObjectReader& scenario, const std::optional<Roles>& roles,
-                                const std::optional<ModelSpec>& model) {
-  const ObjectReader reader = scenario.object("fully_shard", "FullyShard");
-  FullyShardSpec spec;
-  spec.reshard_after_forward = reader.boolean("reshard_after_forward").value_or(true);
-  spec.reduce_op = reader.string("reduce_op") == "sum" ? ReduceOp::Sum : ReduceOp::Avg;
-  if (reader.string("sync_object") == "weight") spec.sync_object = SyncObject::Weight;
-  spec.gradient_scaling_factor = reader.number("gradient_scaling_factor").value_or(1);
-  spec.gradient_divide_factor = reader.number("gradient_divide_factor");
-  if (spec.gradient_scaling_factor == 0) {
-    scenario.problems().add(reader.where("gradient_scaling_factor"),
-                            "gradient_scaling_factor is 0: no gradient would be left",
-                            "the default is 1");
-  }
-  if (roles) {
-    const auto enable = reader.boolean("enable_param_shard");
-    spec.shards_parameters = enable.value_or(roles->fsdp_shard_dim.has_value());
-    if (spec.shards_parameters && !roles->fsdp_shard_dim) {
-      scenario.problems().add(
-          reader.where("enable_param_shard"),
-          "enable_param_shard is true, but no mesh dim is fsdp_shard_dim",
-          "name one in \"roles\", or leave enable_param_shard out: parameters are then copies");
-    }
-  }
-  spec.min_shard_bytes = reader.integer("min_shard_bytes").value_or(0);
-  spec.chunking = reader.string("chunking") == "balanced" ? Chunking::Balanced : Chunking::Ceil;
-  for (const Vocabulary vocabulary : {Vocabulary::UnevenFlag, Vocabulary::Torch}) {
-    if (reader.string("vocabulary") == name_of(vocabulary)) spec.vocabulary = vocabulary;
-  }
-  if (!model) return spec;
-  spec.replicate_params = read_parameter_patterns(reader, "replicate_params", *model);
-  spec.ignored_params = read_parameter_patterns(reader, "ignored_params", *model);
-  std::vector<int> both;
-  std::set_intersection(spec.replicate_params.begin(), spec.replicate_params.end(),
-                        spec.ignored_params.begin(), spec.ignored_params.end(),
-                        std::back_inserter(both));
-  if (!both.empty()) {
-    const std::string name = list_parameters(*model)[static_cast<std::size_t>(both[0])].name;
-    scenario.problems().add(
-        reader.where("ignored_params"),
-        fmt::format("{} is in ignored_params and in replicate_params", in_quotes(name)),
-        "keep it in one: fully_shard all-reduces what is replicated, and leaves alone what is "
-        "ignored");
-  }
-  return spec;
-}
-
-NumericsSpec read_numerics(const ObjectReader& scenario) {
-  const ObjectReader reader = scenario.object("numerics", "Numerics");
-  NumericsSpec spec;
-  spec.dtype = parse_dtype(reader.string("dtype").value_or("float32")).value();
-  spec.mode = reader.string("mode") == "exact" ? Mode::Exact : Mode::Derived;
-  return spec;
-}
 
 DataSpec read_data(const ObjectReader& scenario, const std::optional<Mesh>& mesh,
                    const std::optional<Roles>& roles, const std::optional<ModelSpec>& model,
@@ -266,30 +202,14 @@ TrainingSpec read_training(const ObjectReader& scenario, Mode mode, const FillSp
                             "\"parameters\"",
                             "leave \"loss\" out, or write a \"model\"");
   }
-  spec.loss_normalization = reader.string("loss_normalization") == "sum"
-                                ? LossNormalization::Sum
-                                : LossNormalization::LocalMean;
+  const auto normalization = reader.string("loss_normalization");
+  if (normalization == "sum") spec.loss_normalization = LossNormalization::Sum;
+  if (normalization == "global_tokens") spec.loss_normalization = LossNormalization::GlobalTokens;
   spec.optimizer = read_optimizer(reader, mode, init);
+  spec.clip_grad_norm = read_clip(reader);
+  spec.reduce_unused = reader.boolean("reduce_unused").value_or(false);
+  read_micro_batches(reader, spec);
   return spec;
-}
-
-std::int64_t read_global_batch(const ObjectReader& scenario, std::int64_t num_data_ranks) {
-  const ObjectReader reader = scenario.object("training", "Training");
-  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
-  const std::int64_t given = reader.integer("global_batch").value_or(0);
-  if (given == 0) return num_data_ranks > kMost / 2 ? num_data_ranks : 2 * num_data_ranks;
-  const std::int64_t local = given / num_data_ranks;
-  if (given % num_data_ranks == 0 || reader.is_bad("global_batch")) return given;
-  const std::int64_t below = local * num_data_ranks;
-  std::string good =
-      fmt::format("{}", below > kMost - num_data_ranks ? below : below + num_data_ranks);
-  if (below > 0 && below <= kMost - num_data_ranks) good = fmt::format("{} or {}", below, good);
-  scenario.problems().add(
-      reader.where("global_batch"),
-      fmt::format("{} samples do not divide evenly over {} data ranks: {} remain", given,
-                  num_data_ranks, given % num_data_ranks),
-      "write " + good);
-  return given;
 }
 
 }  // namespace hpsim

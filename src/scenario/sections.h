@@ -59,11 +59,19 @@ struct Parallelism {
 /// are read
 void read_cuts(const ObjectReader& scenario, Scenario& result);
 
-/// `fully_shard` but `units`, `shard_size` and `shard_placement`. Roles or parameters are missing
-/// if they could not be read; what depends on them is then left unchecked.
+/// `fully_shard` but `units`, `shard_size`, `shard_placement`, `mp_policy` and a number at
+/// `reshard_after_forward`. Roles or parameters are missing if they could not be read; what depends
+/// on them is then left unchecked.
 [[nodiscard]] FullyShardSpec read_fully_shard(const ObjectReader& scenario,
                                               const std::optional<Roles>& roles,
                                               const std::optional<ModelSpec>& model);
+
+/// A number k at `fully_shard.reshard_after_forward`, a divisor of the size n of the shard group.
+///
+///   n 8, k 2          true, post_forward_size 2        k 8    true
+///   n 8, k 1          false, as in PyTorch             k 3    refused
+/// \pre read_cuts has split the shard dim
+void read_reshard_after_forward(const ObjectReader& scenario, Scenario& result);
 
 /// `fully_shard.units`; a weight that modules of two units use is a mistake.
 [[nodiscard]] std::vector<UnitSpec> read_units(const ObjectReader& scenario, const ModelSpec& model,
@@ -75,7 +83,14 @@ void read_cuts(const ObjectReader& scenario, Scenario& result);
                                                        std::string_view key,
                                                        const ModelSpec& model);
 
+/// `numerics` but `parameter_dtypes`.
 [[nodiscard]] NumericsSpec read_numerics(const ObjectReader& scenario);
+
+/// `numerics.parameter_dtypes` and `fully_shard.mp_policy`. A dtype that changes nothing is left
+/// out: param_dtype where parameters, and all that units take, have it; reduce_dtype where
+/// gradients have it.
+/// \pre model, parameters and numerics are read
+void read_precision(const ObjectReader& scenario, Scenario& result);
 
 /// `data`; defaults as for the mode. `data_dims` are those of fully_shard and ep unless given. The
 /// input is tokens where the model begins with an embedding, the target where the loss is
@@ -84,13 +99,31 @@ void read_cuts(const ObjectReader& scenario, Scenario& result);
                                  const std::optional<Roles>& roles,
                                  const std::optional<ModelSpec>& model, NumericsSpec::Mode mode);
 
-/// `training` but `global_batch`; defaults as for the mode and `init`.
+/// `training` but `global_batch`, `frozen` and `unfreeze_at`; defaults as for the mode and `init`.
 [[nodiscard]] TrainingSpec read_training(const ObjectReader& scenario, NumericsSpec::Mode mode,
                                          const FillSpec& init);
 
-/// `training.global_batch`: given and a multiple of the number of data ranks, or twice that number.
+/// `micro_batches`, `requires_gradient_sync` and `requires_all_reduce` of `training`.
+void read_micro_batches(const ObjectReader& training, TrainingSpec& spec);
+
+/// `training.global_batch`: given and a multiple of the number of data ranks times that of
+/// micro-batches, or twice that product.
 [[nodiscard]] std::int64_t read_global_batch(const ObjectReader& scenario,
-                                             std::int64_t num_data_ranks);
+                                             std::int64_t num_data_ranks,
+                                             std::int64_t num_micro_batches);
+
+/// `data.tokens`. \pre model, data_dims and `training` are read
+void read_tokens_of_ranks(const ObjectReader& scenario, Scenario& result);
+
+/// `training.frozen`, `training.unfreeze_at` and `frozen` of elementwise parameters as
+/// TrainingSpec::trained_from.
+///
+///   3 steps, parameters a b c, frozen ["b", "c"], unfreeze_at {"c": 1}    0, 3, 1
+///   unfreeze_at {"a": 1}                                                  refused: a is not frozen
+///   frozen ["*"]                                                          refused: nothing trained
+/// \pre model, parameters and `training` are read
+[[nodiscard]] std::vector<std::int64_t> read_trained_from(const ObjectReader& scenario,
+                                                          const Scenario& result);
 
 /// `faults`; what depends on the mesh or on `training.steps` is left unchecked if they are wrong.
 [[nodiscard]] std::vector<FaultSpec> read_faults(const ObjectReader& scenario,

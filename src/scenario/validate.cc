@@ -86,6 +86,14 @@ void check_exact_loss(const Scenario& scenario, const ObjectReader& training) {
                           "use mse, or the mode \"derived\"");
 }
 
+void check_exact_clipping(const Scenario& scenario, const ObjectReader& training) {
+  if (!scenario.training.clip_grad_norm || training.is_bad("clip_grad_norm")) return;
+  training.problems().add(training.where("clip_grad_norm"),
+                          "exact mode cannot clip: a norm has a root, and the factor a quotient, "
+                          "that are rounded",
+                          "leave \"clip_grad_norm\" out, or use the mode \"derived\"");
+}
+
 void check_exact_optimizer(const OptimizerSpec& spec, const ObjectReader& training) {
   if (!training.has("optimizer") || training.is_bad("optimizer")) return;
   const ObjectReader optimizer = training.object("optimizer", "Optimizer");
@@ -160,14 +168,19 @@ void check_sizes(const Scenario& scenario, const ObjectReader& file) {
   constexpr double kMaxPlanned = 1e7;
   const double per_step = as_double(
       static_cast<std::int64_t>(scenario.parameters.size() + scenario.model.modules.size()));
-  if (as_double(scenario.training.steps) * per_step > kMaxPlanned) {
+  const std::int64_t num_passes = scenario.training.micro_batches;
+  if (as_double(scenario.training.steps) * as_double(num_passes) * per_step > kMaxPlanned) {
+    const ObjectReader training = file.object("training", "Training");
     file.problems().add(
-        file.object("training", "Training").where("steps"),
+        training.where(num_passes > scenario.training.steps ? "micro_batches" : "steps"),
         fmt::format(
-            "{} steps of a model with {} parameters and modules; the limit of their product "
+            "{} steps of {}a model with {} parameters and modules; the limit of their product "
             "is {:.0f}",
-            scenario.training.steps, per_step, kMaxPlanned),
-        "run fewer steps: the plan lists every one");
+            scenario.training.steps,
+            num_passes > 1 ? fmt::format("{} micro-batches of ", num_passes) : "", per_step,
+            kMaxPlanned),
+        fmt::format("run fewer {}: the plan lists every one",
+                    num_passes > 1 ? "steps or micro-batches" : "steps"));
   }
   const double data_elems =
       as_double(scenario.training.steps) * as_double(scenario.training.global_batch) * sample_elems;
@@ -218,6 +231,7 @@ void check_exact_mode(const Scenario& scenario, const ObjectReader& file) {
   check_exact_data(file.object("data", "Data"));
   check_exact_model(scenario, file);
   check_exact_loss(scenario, file.object("training", "Training"));
+  check_exact_clipping(scenario, file.object("training", "Training"));
   check_exact_optimizer(scenario.training.optimizer, file.object("training", "Training"));
   if (spec.gradient_scaling_factor != 0) {
     need_power_of_two(fully_shard, "gradient_scaling_factor", spec.gradient_scaling_factor, false);

@@ -45,11 +45,11 @@ TEST_CASE("the message that the README shows is the message") {
 TEST_CASE("all mistakes of all files come before anything runs") {
   const ProgramResult result =
       run_program({HPSIM_PROGRAM, "run", "scenarios/fsdp/a9_one_rank.json",
-                   "scenarios/invalid/later_dtype.json", "scenarios/invalid/beta_one.json"});
+                   "scenarios/invalid/later_tolerance.json", "scenarios/invalid/beta_one.json"});
   CHECK(result.exit_code == 3);
   CHECK(result.out.empty());
   CHECK(result.err ==
-        content("golden/invalid/later_dtype.txt") + content("golden/invalid/beta_one.txt"));
+        content("golden/invalid/later_tolerance.txt") + content("golden/invalid/beta_one.txt"));
 }
 
 TEST_CASE("a directory named invalid is looked into when it is named itself") {

@@ -326,7 +326,7 @@ TEST_CASE("a mistake inside a repeat is told once, whatever the count") {
   };
   const std::string messages =
       "\"b.0.up\" takes 8 features, but \"b.0.n\" before it gives 6\n"
-      "\"b.0.up.weight\" is tied to \"none\", but no parameter is called so\n"
+      "\"b.0.up.weight\" is tied to \"none\", but no parameter, linear or embedding is called so\n"
       "embedding \"b.0.e\" takes tokens, but \"b.0.up\" before it gives features\n";
   CHECK(messages_of(repeated(1)) == messages);
   CHECK(messages_of(repeated(5)) == messages);

@@ -108,14 +108,28 @@ TEST_CASE("the schema refuses what the reader refuses for its type") {
   CHECK_FALSE(validator.accepts("[]"));
 }
 
-TEST_CASE("the schema knows the whole format, also what is not supported yet") {
+TEST_CASE("the schema knows the policies of training, and so does the reader") {
   SchemaValidator validator;
   for (
       const char* members : {
           R"("training": {"micro_batches": 3, "clip_grad_norm": {"max_norm": 1, "norm_type": "inf"}})",
-          R"("training": {"checkpoint": {"save_at": 1, "resume_on": {"shape": [2], "mesh_dim_names": ["fsdp"]}}})",
+          R"("training": {"micro_batches": 2, "requires_all_reduce": [false, true], "frozen": []})",
           R"("fully_shard": {"reshard_after_forward": 2, "mp_policy": {"param_dtype": "bfloat16"}})",
-          R"("data": {"tokens": [3, [2, 2]], "inactive": [{"params": ["weight"], "ranks": [0]}]})",
+          R"("data": {"inactive": [{"params": ["weight"], "steps": [0]}]})",
+          R"("numerics": {"dtype": "float16", "parameter_dtypes": {"*": "float64"}})",
+      }) {
+    INFO(members);
+    CHECK(validator.accepts(minimal_with(members)));
+    CHECK_NOTHROW(parsed(minimal_with(members)));
+  }
+}
+
+TEST_CASE("the schema knows the whole format, also what is not supported yet") {
+  SchemaValidator validator;
+  for (
+      const char* members : {
+          R"("training": {"checkpoint": {"save_at": 1, "resume_on": {"shape": [2], "mesh_dim_names": ["fsdp"]}}})",
+          R"("fully_shard": {"forward_prefetch": 2, "backward_prefetch": 1})",
           R"("numerics": {"dtype": "float16", "mode": {"rtol": 1e-5, "atol": 0}})",
           R"("model": [{"type": "repeat", "count": 2, "module": {"type": "residual", "modules": [{"type": "mlp", "dim": 8, "hidden": 16}]}}])",
           R"("faults": [{"fault": "skip_all_reduce", "params": "**", "ranks": [3], "step": 0}])",

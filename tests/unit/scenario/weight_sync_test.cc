@@ -66,6 +66,24 @@ TEST_CASE("what averaging weights cannot mean is refused, whatever else is said"
                          R"x(, "placements": {"*": {"ep": "Shard(0)"}})x"));
 }
 
+TEST_CASE("averaging weights computes in one dtype, and clips nothing") {
+  const auto on_ddp = [](const char* fully_shard, const char* members = "") {
+    return averaging("[4]", R"(["ddp"])", fully_shard, members);
+  };
+  CHECK(num_mistakes(on_ddp("", R"(, "numerics": {"dtype": "bfloat16"})")) == 1);
+  CHECK(num_mistakes(on_ddp("", R"(, "numerics": {"parameter_dtypes": {"*": "float64"}})")) == 1);
+  CHECK(num_mistakes(on_ddp(R"(, "mp_policy": {"param_dtype": "bfloat16", "reduce_dtype":)"
+                            R"("float32", "output_dtype": "float16"})")) == 2);
+  CHECK(num_mistakes(on_ddp(R"(, "mp_policy": {"reduce_dtype": "bfloat16"})")) == 1);
+  CHECK(num_mistakes(on_ddp("", R"(, "training": {"clip_grad_norm": {"max_norm": 1}})")) == 1);
+  CHECK(num_mistakes(on_ddp("", R"(, "training": {"loss_normalization": "global_tokens"})")) == 1);
+  // Of one dtype all the same.
+  (void)parsed(on_ddp(R"(, "mp_policy": {"param_dtype": "float64", "output_dtype": "float64"})",
+                      R"(, "numerics": {"dtype": "float64"})"));
+  (void)parsed(
+      on_ddp("", R"(, "training": {"micro_batches": 2, "requires_gradient_sync": "last"})"));
+}
+
 TEST_CASE("exact means are over a power of two of copies, whatever the number of data ranks") {
   const char* const exact = R"(, "numerics": {"mode": "exact"})";
   (void)parsed(averaging("[8]", R"(["ddp"])", "", exact));
