@@ -119,6 +119,23 @@ void round_stored(TrackedUpdate& update, DType dtype, bool is_mean) {
     round_tracked(tensor, dtype);
 }
 
+/// Adam's spread is the largest change that the gradient's interval allows, and where narrow dtypes
+/// leave the gradient's sign open a run is off by all of it. What is rounded then comes on top, by
+/// deviations, and is as large as the weight that the run may have: nine roundings of the carrier
+/// (update_adam), and that to the parameter's dtype.
+void round_at_ends(const TrackedTensor& before, DType carrier, DType dtype, double confidence,
+                   TrackedTensor& parameter) {
+  Rounding on_top;
+  on_top.is_shared = true;
+  for (std::size_t i = 0; i < parameter.variance.size(); ++i) {
+    double& variance = parameter.variance[i];
+    const double largest = std::abs(parameter.value.data[i]) + confidence * std::sqrt(variance);
+    const double operand = std::abs(before.value.data[i]) + largest;
+    variance = on_top.join(variance, 9 * rounding_variance(carrier, operand));
+    if (dtype != carrier) variance = on_top.join(variance, rounding_variance(dtype, largest));
+  }
+}
+
 /// Parameter `p` and its state after a step; without a gradient they stay as they are.
 TrackedUpdate updated(const Scenario& scenario, int p, std::int64_t step, const Rounding& rounding,
                       const TrackedState& before, const TrackedTensor& gradient,
@@ -139,6 +156,10 @@ TrackedUpdate updated(const Scenario& scenario, int p, std::int64_t step, const 
       update_tracked(scenario.training.optimizer, num_updates(scenario, p, step), rounding,
                      before.parameters[i], before.state[i], direction, ranks);
   if (is_rounded) round_stored(update, dtype, num_ranks > 1);
+  if (is_emulated(scenario) && scenario.training.optimizer.kind != OptimizerSpec::Kind::Sgd) {
+    round_at_ends(before.parameters[i], carrier_dtype(scenario), dtype, rounding.confidence,
+                  update.parameter);
+  }
   return update;
 }
 
