@@ -10,12 +10,15 @@
 #include "base/dtype.h"
 #include "baseline/exact_arithmetic.h"
 #include "baseline/expert_routes.h"
+#include "baseline/gradient_norm.h"
 #include "baseline/module_parameters.h"
 #include "baseline/reference_pass.h"
 #include "baseline/sample_data.h"
 #include "baseline/tracked_arithmetic.h"
 #include "baseline/tracked_optimizer.h"
+#include "scenario/gradients.h"
 #include "scenario/module_layouts.h"
+#include "scenario/precision.h"
 
 namespace hpsim {
 namespace {
@@ -33,24 +36,17 @@ double spread_of(double variance, const Rounding& rounding) {
   return rounding.confidence * std::sqrt(variance);
 }
 
-/// The 2-norm. Errors of elements are joined as if all pulled the same way, |delta norm| <=
-/// |delta G|; the sum of squares itself is made in float64, whatever the dtype.
-TrackedScalar norm_of(const std::vector<TrackedTensor>& gradients) {
-  TrackedSum squares;
-  double inherited = 0;
-  for (const TrackedTensor& gradient : gradients) {
-    const auto square = gradient.value.map().array().square();
-    squares.sum += square.sum();
-    squares.sum_of_squares += square.square().sum();
-    squares.count += static_cast<double>(gradient.value.elems());
-    if (!gradient.is_exact()) inherited += gradient.variance_map().sum();
-  }
-  constexpr double kUnit = 0x1p-53 * 0x1p-53 * 2 / 3;  // the run's sum and the baseline's
-  const double of_sum =
-      kUnit * squares.count * (squares.sum_of_squares + squares.sum * squares.sum);
-  const double norm = std::sqrt(squares.sum);
-  // d norm = d sum / (2 norm).
-  return {norm, inherited + (squares.sum == 0 ? 0 : of_sum / (4 * squares.sum))};
+double norm_type(const Scenario& scenario) {
+  const std::optional<ClipSpec>& clip = scenario.training.clip_grad_norm;
+  return clip ? clip->norm_type : 2;
+}
+
+/// How often the optimizer has updated a parameter before `step`.
+std::int64_t num_updates(const Scenario& scenario, int p, std::int64_t step) {
+  std::int64_t count = 0;
+  for (std::int64_t before = 0; before < step; ++before)
+    count += has_gradient(scenario, p, before) ? 1 : 0;
+  return count;
 }
 
 /// Parameters and optimizer state between steps.
@@ -63,6 +59,7 @@ struct TrackedState {
 
 struct TrackedStep {
   TrackedScalar loss;
+  TrackedScalar global_loss;
   TrackedScalar grad_norm;
   std::vector<TrackedTensor> gradients;
   std::vector<ExpertRoutes> routes;
@@ -83,7 +80,7 @@ TrackedTensor exact_tensor(const ParameterSpec& parameter, const std::vector<dou
   return tensor;
 }
 
-/// Optimizer state that is not given is zero.
+/// Optimizer state that is not given, or is empty, is zero.
 TrackedState exact_state(const Scenario& scenario,
                          const std::vector<std::vector<double>>& parameters,
                          const std::vector<std::vector<std::vector<double>>>& state,
@@ -96,8 +93,13 @@ TrackedState exact_state(const Scenario& scenario,
     const MatrixSize size = matrix_size(parameter);
     result.parameters.push_back(exact_tensor(parameter, parameters[i]));
     std::vector<TrackedTensor>& own = result.state.emplace_back();
-    for (const auto& tensors : state)
-      own.push_back(exact_tensor(parameter, tensors.at(i)));
+    for (const auto& tensors : state) {
+      if (tensors.at(i).empty()) {
+        own.push_back({PlainTensor<double>(size.rows, size.cols), {}});
+      } else {
+        own.push_back(exact_tensor(parameter, tensors[i]));
+      }
+    }
     result.scatter.emplace_back();
     for (const auto& tensors : scatter)
       result.scatter.back().push_back(tensors.at(i));
@@ -108,22 +110,75 @@ TrackedState exact_state(const Scenario& scenario,
   return result;
 }
 
+/// Rounds to the dtype of a parameter what is stored of it; a mean of what ranks stored is rounded
+/// once more.
+void round_stored(TrackedUpdate& update, DType dtype, bool is_mean) {
+  round_tracked(update.parameter, dtype);
+  if (is_mean) round_tracked(update.parameter, dtype);
+  for (TrackedTensor& tensor : update.state)
+    round_tracked(tensor, dtype);
+}
+
+/// Adam's spread is the largest change that the gradient's interval allows, and where narrow dtypes
+/// leave the gradient's sign open a run is off by all of it. What is rounded then comes on top, by
+/// deviations, and is as large as the weight that the run may have: nine roundings of the carrier
+/// (update_adam), and that to the parameter's dtype.
+void round_at_ends(const TrackedTensor& before, DType carrier, DType dtype, double confidence,
+                   TrackedTensor& parameter) {
+  Rounding on_top;
+  on_top.is_shared = true;
+  for (std::size_t i = 0; i < parameter.variance.size(); ++i) {
+    double& variance = parameter.variance[i];
+    const double largest = std::abs(parameter.value.data[i]) + confidence * std::sqrt(variance);
+    const double operand = std::abs(before.value.data[i]) + largest;
+    variance = on_top.join(variance, 9 * rounding_variance(carrier, operand));
+    if (dtype != carrier) variance = on_top.join(variance, rounding_variance(dtype, largest));
+  }
+}
+
+/// Parameter `p` and its state after a step; without a gradient they stay as they are.
+TrackedUpdate updated(const Scenario& scenario, int p, std::int64_t step, const Rounding& rounding,
+                      const TrackedState& before, const TrackedTensor& gradient,
+                      const ClipFactor& clip, std::int64_t num_ranks) {
+  const auto i = static_cast<std::size_t>(p);
+  if (!has_gradient(scenario, p, step)) {
+    return {before.parameters[i], before.state[i], before.scatter[i]};
+  }
+  const RankMeans ranks{
+      .num_ranks = num_ranks,
+      .num_samples = scenario.training.global_batch * num_positions(scenario.model),
+      .scatter = &before.scatter[i]};
+  const DType dtype = parameter_dtype(scenario, p);
+  const bool is_rounded = dtype != carrier_dtype(scenario);
+  TrackedTensor direction = clipped(gradient, clip, rounding);
+  if (clip.may_clip && is_rounded) round_tracked(direction, dtype);
+  TrackedUpdate update =
+      update_tracked(scenario.training.optimizer, num_updates(scenario, p, step), rounding,
+                     before.parameters[i], before.state[i], direction, ranks);
+  if (is_rounded) round_stored(update, dtype, num_ranks > 1);
+  if (is_emulated(scenario) && scenario.training.optimizer.kind != OptimizerSpec::Kind::Sgd) {
+    round_at_ends(before.parameters[i], carrier_dtype(scenario), dtype, rounding.confidence,
+                  update.parameter);
+  }
+  return update;
+}
+
 TrackedStep run_step(const Scenario& scenario, std::int64_t step, const Rounding& rounding,
                      const TrackedState& before, bool updates) {
   TrackedArithmetic arithmetic(rounding);
   auto pass = ReferencePass<TrackedArithmetic>(scenario, step, arithmetic, before.parameters).run();
   TrackedStep result;
   result.loss = pass.loss;
-  result.grad_norm = norm_of(pass.gradients);
+  result.global_loss = pass.global_loss;
+  result.grad_norm = norm_of(pass.gradients, norm_type(scenario), rounding.confidence);
+  ClipFactor clip;
+  if (const auto& spec = scenario.training.clip_grad_norm) {
+    clip = clip_factor(*spec, result.grad_norm, rounding.confidence);
+  }
   const std::vector<MeshDims> averaged = averaged_dims(scenario);
   for (std::size_t i = 0; updates && i < before.parameters.size(); ++i) {
-    const RankMeans ranks{
-        .num_ranks = scenario.mesh.size(averaged[i]),
-        .num_samples = scenario.training.global_batch * num_positions(scenario.model),
-        .scatter = &before.scatter[i]};
-    TrackedUpdate update =
-        update_tracked(scenario.training.optimizer, step, rounding, before.parameters[i],
-                       before.state[i], pass.gradients[i], ranks);
+    TrackedUpdate update = updated(scenario, static_cast<int>(i), step, rounding, before,
+                                   pass.gradients[i], clip, scenario.mesh.size(averaged[i]));
     result.after.parameters.push_back(std::move(update.parameter));
     result.after.state.push_back(std::move(update.state));
     result.after.scatter.push_back(std::move(update.scatter));
@@ -139,14 +194,16 @@ ReferenceScalar to_reference(const TrackedScalar& scalar, const Rounding& roundi
 
 /// What underflow may lose besides: less than the smallest normal number.
 double underflow_of(const Scenario& scenario) {
-  return scenario.numerics.dtype == DType::Float64 ? 0x1p-1022 : 0x1p-126;
+  return smallest_normal(carrier_dtype(scenario));
 }
 
 ReferenceTensor to_reference(const Scenario& scenario, TrackedTensor tensor,
                              const Rounding& rounding) {
   const double underflow = underflow_of(scenario);
+  const bool is_exact = tensor.is_exact();
   ReferenceTensor result{std::move(tensor.value.data), std::move(tensor.variance)};
   result.spread.resize(result.value.size());
+  if (is_exact) return result;
   for (std::size_t i = 0; i < result.value.size(); ++i) {
     const double variance = result.spread[i];
     const bool is_zero = variance == 0 && result.value[i] == 0;
@@ -158,6 +215,7 @@ ReferenceTensor to_reference(const Scenario& scenario, TrackedTensor tensor,
 ReferenceStep to_reference(const Scenario& scenario, TrackedStep step, const Rounding& rounding) {
   ReferenceStep result;
   result.loss = to_reference(step.loss, rounding);
+  result.global_loss = to_reference(step.global_loss, rounding);
   result.grad_norm = to_reference(step.grad_norm, rounding);
   result.state.resize(static_cast<std::size_t>(scenario.training.optimizer.num_state_tensors()));
   for (std::size_t i = 0; i < step.gradients.size(); ++i) {
@@ -182,7 +240,7 @@ bool is_large(const ReferenceScalar& scalar) {
 
 ReferenceRun run_derived(const Scenario& scenario, const std::vector<TrainingState>& held) {
   ReferenceRun result;
-  result.unit_roundoff = unit_roundoff(scenario.numerics.dtype);
+  result.unit_roundoff = unit_roundoff(carrier_dtype(scenario));
   result.confidence = confidence_multiplier(count_compared(scenario));
   result.initial = draw_parameters(scenario);
   HPSIM_CHECK(held.empty() || static_cast<std::int64_t>(held.size()) >= scenario.training.steps,
@@ -228,21 +286,22 @@ ReferenceTensor exact_reference(const PlainTensor<T>& tensor) {
 
 /// The norm of exact gradients: only the sum of squares and the root round.
 template <class T>
-ReferenceScalar exact_norm(const std::vector<PlainTensor<T>>& gradients, double confidence) {
+ReferenceScalar exact_norm(const std::vector<PlainTensor<T>>& gradients, double p,
+                           double confidence) {
   std::vector<TrackedTensor> values;
   for (const PlainTensor<T>& gradient : gradients) {
     values.push_back({PlainTensor<double>(gradient.rows, gradient.cols,
                                           {gradient.data.begin(), gradient.data.end()}),
                       {}});
   }
-  return to_reference(norm_of(values), Rounding{.confidence = confidence});
+  return to_reference(norm_of(values, p, confidence), Rounding{.confidence = confidence});
 }
 
 template <class T>
 ReferenceRun run_exact(const Scenario& scenario) {
   ReferenceRun result;
   result.exact = true;
-  result.unit_roundoff = unit_roundoff(scenario.numerics.dtype);
+  result.unit_roundoff = unit_roundoff(carrier_dtype(scenario));
   result.confidence = confidence_multiplier(count_compared(scenario));
   result.initial = draw_parameters(scenario);
   const auto num_states = static_cast<std::size_t>(scenario.training.optimizer.num_state_tensors());
@@ -260,10 +319,16 @@ ReferenceRun run_exact(const Scenario& scenario) {
         ReferencePass<ExactArithmetic<T>>(scenario, step, arithmetic, parameters).run();
     ReferenceStep& reference = result.steps.emplace_back();
     reference.loss.value = static_cast<double>(pass.loss);
-    reference.grad_norm = exact_norm(pass.gradients, result.confidence);
+    reference.global_loss.value = static_cast<double>(pass.global_loss);
+    reference.grad_norm = exact_norm(pass.gradients, norm_type(scenario), result.confidence);
     reference.state.resize(num_states);
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-      arithmetic.update(scenario.parameters[i].name, parameters[i], state[i], pass.gradients[i]);
+      const int p = static_cast<int>(i);
+      if (has_gradient(scenario, p, step)) {
+        arithmetic.update(scenario.parameters[i].name, parameter_dtype(scenario, p),
+                          num_updates(scenario, p, step), parameters[i], state[i],
+                          pass.gradients[i]);
+      }
       reference.gradients.push_back(exact_reference(pass.gradients[i]));
       reference.parameters.push_back(exact_reference(parameters[i]));
       for (std::size_t s = 0; s < num_states; ++s) {
@@ -280,7 +345,7 @@ ReferenceRun run_exact(const Scenario& scenario) {
 
 ReferenceRun run_baseline(const Scenario& scenario, const std::vector<TrainingState>& held) {
   if (!scenario.is_exact()) return run_derived(scenario, held);
-  return scenario.numerics.dtype == DType::Float64 ? run_exact<double>(scenario)
+  return carrier_dtype(scenario) == DType::Float64 ? run_exact<double>(scenario)
                                                    : run_exact<float>(scenario);
 }
 

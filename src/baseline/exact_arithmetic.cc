@@ -5,32 +5,58 @@
 #include <algorithm>
 #include <cfenv>
 #include <cmath>
+#include <type_traits>
 
 #include "base/check.h"
 #include "base/error.h"
 
 namespace hpsim {
 
+namespace {
+
+/// Of a help text: how a run gets more bits.
+std::string_view way_to_more_bits(DType dtype) {
+  switch (dtype) {
+    case DType::Float64:
+      return "";
+    case DType::Float32:
+      return "dtype \"float64\", ";
+    default:
+      return "a wider dtype in mp_policy or numerics, ";
+  }
+}
+
+}  // namespace
+
 /// Not inlined, and `compute` is called through std::function, whose target the compiler then
 /// cannot see: no arithmetic of it can move across the calls that clear and read the flag.
 template <class T>
 [[gnu::noinline]] void ExactArithmetic<T>::piece(const std::string& what,
                                                  const std::function<void()>& compute) const {
+  rounded_.reset();
   std::feclearexcept(FE_INEXACT);
   compute();
-  if (std::fetestexcept(FE_INEXACT) == 0) return;
-  const std::string_view dtype = name_of(scenario_.numerics.dtype);
+  const bool is_inexact = std::fetestexcept(FE_INEXACT) != 0;
+  if (rounded_) {
+    refuse(what, *rounded_);
+  } else if (is_inexact) {
+    refuse(what, std::is_same_v<T, float> ? DType::Float32 : DType::Float64);
+  }
+}
+
+template <class T>
+void ExactArithmetic<T>::refuse(const std::string& what, DType dtype) const {
+  const int num_bits = -std::ilogb(unit_roundoff(dtype));
   Diagnostic diagnostic;
   diagnostic.file = scenario_.file;
   diagnostic.pointer = "/numerics/mode";
   diagnostic.message =
-      fmt::format("exact mode, but at step {} {} is not exact in {}", step_, what, dtype);
+      fmt::format("exact mode, but at step {} {} is not exact in {}", step_, what, name_of(dtype));
   diagnostic.help = fmt::format(
       "numbers must stay within the {} bits of {}: make data.init, data.input or data.target "
       "\"max\" smaller, use fewer samples or features, powers of two for lr, weight_decay and "
       "factors, {}or mode \"derived\"",
-      scenario_.numerics.dtype == DType::Float64 ? 53 : 24, dtype,
-      scenario_.numerics.dtype == DType::Float64 ? "" : "dtype \"float64\", ");
+      num_bits, name_of(dtype), way_to_more_bits(dtype));
   throw Error(ErrorKind::InvalidScenario, {diagnostic});
 }
 
@@ -45,6 +71,49 @@ PlainTensor<T> ExactArithmetic<T>::slice(const Tensor& tensor, std::int64_t begi
                                          std::int64_t count) const {
   const auto first = tensor.data.begin() + begin;
   return {1, count, std::vector<T>(first, first + count)};
+}
+
+template <class T>
+void ExactArithmetic<T>::round(Tensor& tensor, DType dtype) const {
+  if (round_to(dtype, tensor.data.data(), tensor.elems())) rounded_ = dtype;
+}
+
+template <class T>
+void ExactArithmetic<T>::check_rounding(const Tensor& tensor, DType dtype, double factor) const {
+  std::vector<double> values(tensor.data.begin(), tensor.data.end());
+  for (double& value : values)
+    value *= factor;
+  if (round_to(dtype, values.data(), tensor.elems())) rounded_ = dtype;
+}
+
+template <class T>
+PlainTensor<T> ExactArithmetic<T>::block(const Tensor& tensor, std::int64_t first,
+                                         std::int64_t count) const {
+  return plain_rows(tensor, first, count);
+}
+
+template <class T>
+PlainTensor<T> ExactArithmetic<T>::rows(const Tensor& tensor,
+                                        const std::vector<std::int64_t>& rows) const {
+  Tensor result(static_cast<std::int64_t>(rows.size()), tensor.cols);
+  result.map() = tensor.map()(rows, Eigen::all);
+  return result;
+}
+
+template <class T>
+void ExactArithmetic<T>::clear_rows(Tensor& tensor, const std::vector<std::int64_t>& rows) const {
+  for (const std::int64_t row : rows)
+    tensor.map().row(row).setZero();
+}
+
+template <class T>
+void ExactArithmetic<T>::replace_rows(Tensor& tensor, const Tensor& by,
+                                      const std::vector<std::int64_t>& rows,
+                                      const std::vector<DType>& dtypes) const {
+  Tensor source = this->rows(by, rows);
+  for (const DType dtype : dtypes)
+    round(source, dtype);
+  tensor.map()(rows, Eigen::all) = source.map();
 }
 
 template <class T>
@@ -152,6 +221,17 @@ PlainTensor<T> ExactArithmetic<T>::scaled(const Tensor& x, double factor) const 
 }
 
 template <class T>
+PlainTensor<T> ExactArithmetic<T>::scaled_rows(const Tensor& x,
+                                               const std::vector<double>& factors) const {
+  Tensor result(x.rows, x.cols);
+  for (std::int64_t row = 0; row < x.rows; ++row) {
+    const auto factor = static_cast<T>(factors[static_cast<std::size_t>(row)]);
+    if (factor != 0) result.map().row(row) = factor * x.map().row(row);
+  }
+  return result;
+}
+
+template <class T>
 void ExactArithmetic<T>::scale_gradient(Tensor& gradient, double scaling_factor,
                                         double divisor) const {
   gradient.map() *= static_cast<T>(scaling_factor);
@@ -169,8 +249,9 @@ T ExactArithmetic<T>::finish(const Sum& sum, double factor) const {
 }
 
 template <class T>
-void ExactArithmetic<T>::update(const std::string& name, Tensor& parameter,
-                                std::vector<Tensor>& state, const Tensor& gradient) const {
+void ExactArithmetic<T>::update(const std::string& name, DType dtype, std::int64_t num_updates,
+                                Tensor& parameter, std::vector<Tensor>& state,
+                                const Tensor& gradient) const {
   const OptimizerSpec& spec = scenario_.training.optimizer;
   HPSIM_CHECK(spec.kind == OptimizerSpec::Kind::Sgd, "only sgd is exact");
   const auto weight = parameter.map();
@@ -180,7 +261,7 @@ void ExactArithmetic<T>::update(const std::string& name, Tensor& parameter,
     if (spec.momentum != 0) {
       const auto momentum = static_cast<T>(spec.momentum);
       auto buffer = state[0].map();
-      if (step_ > 0) {
+      if (num_updates > 0) {
         buffer = momentum * buffer + direction;
       } else {
         buffer = direction;
@@ -192,6 +273,9 @@ void ExactArithmetic<T>::update(const std::string& name, Tensor& parameter,
       }
     }
     parameter.map() -= static_cast<T>(spec.lr) * direction;
+    for (Tensor& tensor : state)
+      round(tensor, dtype);
+    if (!spec.round_to) round(parameter, dtype);
   });
   for (T& value : parameter.data) {
     if (spec.round_to) {
@@ -203,6 +287,7 @@ void ExactArithmetic<T>::update(const std::string& name, Tensor& parameter,
       value = std::clamp(value, static_cast<T>(-limit), limit);
     }
   }
+  piece(fmt::format("the update of \"{}\"", name), [&] { round(parameter, dtype); });
 }
 
 template class ExactArithmetic<float>;

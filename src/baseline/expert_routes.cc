@@ -79,13 +79,14 @@ std::vector<std::int32_t> largest_first(std::span<const double> p, std::int64_t 
 }
 
 ExpertRoutes route_by(const Rounding& rounding, const TrackedSoftmax& softmax,
-                      const TrackedTensor& logits, std::int64_t top_k) {
+                      const TrackedTensor& logits, std::int64_t top_k,
+                      const std::vector<std::int64_t>& unused) {
   ExpertRoutes routes;
   for (std::int64_t i = 0; i < logits.value.rows; ++i) {
     const RouterRow row = router_row(rounding, softmax, logits, i);
     std::vector<std::int32_t> order = largest_first(row.p, top_k);
     routes.experts.insert(routes.experts.end(), order.begin(), order.end());
-    if (routes.near_tie) continue;
+    if (routes.near_tie || std::binary_search(unused.begin(), unused.end(), i)) continue;
     std::vector<bool> is_chosen(row.p.size(), false);
     for (const std::int32_t expert : order)
       is_chosen[static_cast<std::size_t>(expert)] = true;

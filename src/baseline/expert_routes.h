@@ -44,9 +44,10 @@ struct ExpertRoutes {
 /// or if both logits are exact and equal: then their p are equal, too, and the index decides. It
 /// is checked for every pair, since one of lower p may have a larger error. Where the p of i
 /// underflows, errors are not relative, and nothing is certain: neither which expert comes next nor
-/// what the chosen one computes.
+/// what the chosen one computes. Rows in `unused`, ascending, are of no matter.
 [[nodiscard]] ExpertRoutes route_by(const Rounding& rounding, const TrackedSoftmax& softmax,
-                                    const TrackedTensor& logits, std::int64_t top_k);
+                                    const TrackedTensor& logits, std::int64_t top_k,
+                                    const std::vector<std::int64_t>& unused = {});
 
 /// \throws Error (InvalidScenario), NEAR_TIE, if one of the routes, which are like experts_modules,
 ///         is not certain

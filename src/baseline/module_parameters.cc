@@ -1,5 +1,7 @@
 #include "baseline/module_parameters.h"
 
+#include <algorithm>
+
 namespace hpsim {
 
 std::vector<int> ModuleParameters::all() const {
@@ -23,16 +25,21 @@ std::vector<ModuleParameters> parameters_by_module(const ModelSpec& model,
   }
   for (std::size_t m = 0; m < result.size(); ++m) {
     const int tied_to = model.modules[m].tied_to;
-    if (tied_to >= 0) result[m].weights = result[static_cast<std::size_t>(tied_to)].weights;
+    if (tied_to < 0) continue;
+    const ModuleParameters& owner = result[static_cast<std::size_t>(tied_to)];
+    result[m].weights = owner.weights;
+    if (model.modules[m].ties_bias) result[m].bias = owner.bias;
   }
   return result;
 }
 
 std::vector<bool> needed_gradients(const ModelSpec& model,
-                                   const std::vector<ModuleParameters>& parameters) {
+                                   const std::vector<ModuleParameters>& parameters,
+                                   const std::function<bool(int)>& is_trained) {
   std::vector<bool> result(parameters.size() + 1, false);
   for (std::size_t m = 0; m < parameters.size(); ++m) {
-    bool needs = !parameters[m].all().empty();
+    const std::vector<int> own = parameters[m].all();
+    bool needs = std::any_of(own.begin(), own.end(), is_trained);
     for (const int input : inputs_of(model, static_cast<int>(m)))
       needs = needs || result[static_cast<std::size_t>(input)];
     result[m + 1] = needs;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "model/model_spec.h"
@@ -16,13 +17,14 @@ struct ModuleParameters {
   [[nodiscard]] std::vector<int> all() const;
 };
 
-/// Of every module; one that is tied has the weights of the other.
+/// Of every module; one that is tied has the weights of the other, and its bias with ties_bias.
 [[nodiscard]] std::vector<ModuleParameters> parameters_by_module(
     const ModelSpec& model, const std::vector<ParameterSpec>& parameters);
 
-/// Per activation whether it needs a gradient: if a parameter has a part in it.
+/// Per activation whether it needs a gradient: if a parameter that is trained has a part in it.
 [[nodiscard]] std::vector<bool> needed_gradients(const ModelSpec& model,
-                                                 const std::vector<ModuleParameters>& parameters);
+                                                 const std::vector<ModuleParameters>& parameters,
+                                                 const std::function<bool(int)>& is_trained);
 
 /// Rows and columns of a parameter as a matrix: a weight as it is, those of experts under one
 /// another, everything else one row.

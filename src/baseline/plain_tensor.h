@@ -54,6 +54,14 @@ struct PlainTensor {
   [[nodiscard]] ConstRowMap<T> map() const { return {data.data(), rows, cols}; }
 };
 
+/// Rows [first, first + count).
+template <class T>
+[[nodiscard]] PlainTensor<T> plain_rows(const PlainTensor<T>& tensor, std::int64_t first,
+                                        std::int64_t count) {
+  const auto begin = tensor.data.begin() + first * tensor.cols;
+  return {count, tensor.cols, std::vector<T>(begin, begin + count * tensor.cols)};
+}
+
 /// The token in row `row` of a column of them, which is one of `count`.
 template <class T>
 [[nodiscard]] std::int64_t token_at(const PlainTensor<T>& tokens, std::int64_t row,

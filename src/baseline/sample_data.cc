@@ -4,13 +4,18 @@
 #include <array>
 
 #include "baseline/plain_tensor.h"
+#include "scenario/precision.h"
 
 namespace hpsim {
 namespace {
 
-void draw(const Scenario& scenario, std::uint64_t key, const FillSpec& spec, std::int64_t first,
+void draw(DType dtype, std::uint64_t key, const FillSpec& spec, std::int64_t first,
           std::int64_t count, double* out) {
-  if (scenario.numerics.dtype == DType::Float64) return fill(out, count, key, first, spec);
+  if (dtype != DType::Float32 || spec.kind == FillSpec::Kind::Token) {
+    fill(out, count, key, first, spec);
+    if (spec.kind != FillSpec::Kind::Token) round_to(dtype, out, count);
+    return;
+  }
   constexpr std::int64_t kChunk = 1024;
   std::array<float, kChunk> rounded;
   for (std::int64_t begin = 0; begin < count; begin += kChunk) {
@@ -22,17 +27,18 @@ void draw(const Scenario& scenario, std::uint64_t key, const FillSpec& spec, std
 
 }  // namespace
 
-std::vector<double> draw_values(const Scenario& scenario, const std::string& name,
+std::vector<double> draw_values(const Scenario& scenario, const std::string& name, DType dtype,
                                 const FillSpec& fill, std::int64_t first, std::int64_t count) {
   auto values = zeroed_vector<double>(static_cast<std::size_t>(count));
-  draw(scenario, fill_key(name, scenario.data.seed), fill, first, count, values.data());
+  draw(dtype, fill_key(name, scenario.data.seed), fill, first, count, values.data());
   return values;
 }
 
 std::vector<std::vector<double>> draw_parameters(const Scenario& scenario) {
   std::vector<std::vector<double>> parameters;
-  for (const ParameterSpec& parameter : scenario.parameters) {
-    parameters.push_back(draw_values(scenario, parameter.name,
+  for (int i = 0; i < static_cast<int>(scenario.parameters.size()); ++i) {
+    const ParameterSpec& parameter = scenario.parameters[static_cast<std::size_t>(i)];
+    parameters.push_back(draw_values(scenario, parameter.name, parameter_dtype(scenario, i),
                                      parameter_fill(scenario.data, parameter), 0,
                                      num_elems(parameter.shape)));
   }
@@ -47,7 +53,7 @@ std::vector<double> draw_samples(const Scenario& scenario, const std::string& na
   auto values = zeroed_vector<double>(static_cast<std::size_t>(batch * count));
   for (std::int64_t sample = 0; sample < batch; ++sample) {
     const std::int64_t first = (step * batch + sample) * sample_elems + begin;
-    draw(scenario, key, fill, first, count, values.data() + sample * count);
+    draw(scenario.numerics.dtype, key, fill, first, count, values.data() + sample * count);
   }
   return values;
 }

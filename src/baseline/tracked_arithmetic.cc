@@ -32,6 +32,25 @@ double kink_variance(double deviations) {
 
 }  // namespace
 
+double rounding_variance(DType dtype, double value) {
+  const double relative = unit_roundoff(dtype) * value;
+  const double absolute = smallest_subnormal(dtype) / 2;
+  return value == 0 ? 0 : (square(relative) + square(absolute)) / 3;
+}
+
+void round_tracked(TrackedTensor& tensor, DType dtype) {
+  if (tensor.is_exact()) {
+    round_to(dtype, tensor.value.data.data(), tensor.value.elems());
+    return;
+  }
+  const double absolute = square(smallest_subnormal(dtype) / 2) / 3;
+  for (std::size_t i = 0; i < tensor.variance.size(); ++i) {
+    const double value = tensor.value.data[i];
+    if (value == 0 && tensor.variance[i] > 0) tensor.variance[i] += absolute;
+    tensor.variance[i] += rounding_variance(dtype, value);
+  }
+}
+
 TrackedTensor tracked_zeros(std::int64_t rows, std::int64_t cols) {
   TrackedTensor tensor;
   tensor.value = PlainTensor<double>(rows, cols);
@@ -53,6 +72,24 @@ RowMap<double> TrackedArithmetic::scratch(std::size_t slot, std::int64_t rows, s
 void TrackedArithmetic::add_rounding(TrackedTensor& result, double units) {
   result.variance_map().array() +=
       units * rounding_.variance() * result.value.map().array().square();
+}
+
+void TrackedArithmetic::set_term_rounding(DType dtype, double roundings) {
+  term_rounding_ = roundings * square(unit_roundoff(dtype)) / 3;
+}
+
+void TrackedArithmetic::add_term_rounding(TrackedTensor& result) {
+  if (term_rounding_ == 0) return;
+  result.variance_map().array() += term_rounding_ * result.value.map().array().square();
+}
+
+void TrackedArithmetic::round(TrackedTensor& tensor, DType dtype) {
+  round_tracked(tensor, dtype);
+}
+
+void TrackedArithmetic::cast(TrackedTensor& tensor, DType dtype) {
+  round_tracked(tensor, dtype);
+  round_to(dtype, tensor.value.data.data(), tensor.value.elems());
 }
 
 TrackedTensor TrackedArithmetic::constant(std::int64_t rows, std::int64_t cols,
@@ -80,6 +117,42 @@ void TrackedArithmetic::assign(TrackedTensor& tensor, std::int64_t begin,
   std::copy(part.variance.begin(), part.variance.end(), tensor.variance.begin() + begin);
 }
 
+TrackedTensor TrackedArithmetic::block(const TrackedTensor& tensor, std::int64_t first,
+                                       std::int64_t count) {
+  return {plain_rows(tensor.value, first, count), {}};
+}
+
+TrackedTensor TrackedArithmetic::rows(const TrackedTensor& tensor,
+                                      const std::vector<std::int64_t>& rows) {
+  TrackedTensor result = tracked_zeros(static_cast<std::int64_t>(rows.size()), tensor.value.cols);
+  result.value.map() = tensor.value.map()(rows, Eigen::all);
+  if (tensor.is_exact()) {
+    result.variance.clear();
+  } else {
+    result.variance_map() = tensor.variance_map()(rows, Eigen::all);
+  }
+  return result;
+}
+
+void TrackedArithmetic::clear_rows(TrackedTensor& tensor, const std::vector<std::int64_t>& rows) {
+  for (const std::int64_t row : rows) {
+    tensor.value.map().row(row).setZero();
+    if (!tensor.is_exact()) tensor.variance_map().row(row).setZero();
+  }
+}
+
+void TrackedArithmetic::replace_rows(TrackedTensor& tensor, const TrackedTensor& by,
+                                     const std::vector<std::int64_t>& rows,
+                                     const std::vector<DType>& dtypes) {
+  TrackedTensor source = this->rows(by, rows);
+  if (source.is_exact()) source.variance = zeroed_vector<double>(source.value.data.size());
+  if (tensor.is_exact()) tensor.variance = zeroed_vector<double>(tensor.value.data.size());
+  for (const DType dtype : dtypes)
+    round(source, dtype);
+  tensor.value.map()(rows, Eigen::all) = source.value.map();
+  tensor.variance_map()(rows, Eigen::all) = source.variance_map();
+}
+
 /// Var(y) = Va (b² + Vb) + a² (Vb + c b²) with c = u² n / 3; the caller adds c y² once y is whole.
 template <class Multiply>
 TrackedTensor TrackedArithmetic::product(const TrackedTensor& a, const TrackedTensor& b,
@@ -91,7 +164,7 @@ TrackedTensor TrackedArithmetic::product(const TrackedTensor& a, const TrackedTe
   auto a_square = scratch(0, a.value.rows, a.value.cols);
   auto b_spread = scratch(1, b.value.rows, b.value.cols);
   a_square = a.value.map().cwiseAbs2();
-  b_spread = num_terms * rounding_.variance() * b.value.map().cwiseAbs2();
+  b_spread = (num_terms * rounding_.variance() + term_rounding_) * b.value.map().cwiseAbs2();
   if (!b.is_exact()) b_spread += b.variance_map();
   variance.noalias() = multiply(a_square, b_spread);
   if (!a.is_exact()) {
@@ -154,6 +227,7 @@ TrackedTensor TrackedArithmetic::linear(const TrackedTensor& x, const TrackedTen
     y.variance_map().rowwise() += variance;
   }
   add_rounding(y, num_terms);
+  add_term_rounding(y);
   return y;
 }
 
@@ -186,6 +260,7 @@ TrackedTensor TrackedArithmetic::row_products(const TrackedTensor& dy, const Tra
     result = product(with_kin(dy, kin), with_kin(x, kin), std::move(result), num_terms, multiply);
   }
   add_rounding(result, num_terms);
+  add_term_rounding(result);
   return result;
 }
 
@@ -204,6 +279,7 @@ TrackedTensor TrackedArithmetic::input_gradient(const TrackedTensor& dy,
   TrackedTensor dx =
       product(dy, weight, tracked_zeros(dy.value.rows, weight.value.cols), num_terms, multiply);
   add_rounding(dx, num_terms);
+  add_term_rounding(dx);
   return dx;
 }
 
@@ -290,7 +366,8 @@ TrackedTensor TrackedArithmetic::column_products(const TrackedTensor& a, const T
   TrackedTensor result = tracked_zeros(1, a.value.cols);
   const RowMatrix<double> terms = a.value.map().cwiseProduct(b.value.map());
   result.value.map() = terms.colwise().sum();
-  result.variance_map() = num_samples * rounding_.variance() * terms.cwiseAbs2().colwise().sum();
+  result.variance_map() =
+      (num_samples * rounding_.variance() + term_rounding_) * terms.cwiseAbs2().colwise().sum();
   RowMatrix<double> inherited = RowMatrix<double>::Zero(terms.rows(), terms.cols());
   if (!b.is_exact()) inherited = a.value.map().cwiseAbs2().cwiseProduct(b.variance_map());
   if (rounding_.is_shared) {
@@ -306,6 +383,7 @@ TrackedTensor TrackedArithmetic::column_products(const TrackedTensor& a, const T
     result.variance_map() += inherited.colwise().sum();
   }
   add_rounding(result, num_samples);
+  add_term_rounding(result);
   return result;
 }
 
@@ -313,6 +391,21 @@ TrackedTensor TrackedArithmetic::scaled(const TrackedTensor& x, double factor) {
   TrackedTensor result = tracked_zeros(x.value.rows, x.value.cols);
   result.value.map() = factor * x.value.map();
   if (!x.is_exact()) result.variance_map() = square(factor) * x.variance_map();
+  add_rounding(result, 1);
+  return result;
+}
+
+TrackedTensor TrackedArithmetic::scaled_rows(const TrackedTensor& x,
+                                             const std::vector<double>& factors) {
+  TrackedTensor result = tracked_zeros(x.value.rows, x.value.cols);
+  for (std::int64_t row = 0; row < x.value.rows; ++row) {
+    const double factor = factors[static_cast<std::size_t>(row)];
+    if (factor == 0) continue;
+    result.value.map().row(row) = factor * x.value.map().row(row);
+    if (!x.is_exact()) {
+      result.variance_map().row(row) = square(factor) * x.variance_map().row(row);
+    }
+  }
   add_rounding(result, 1);
   return result;
 }
@@ -349,6 +442,13 @@ void TrackedArithmetic::add_terms(TrackedSum& sum, const TrackedTensor& terms) {
   if (terms.is_exact()) return;
   sum.inherited +=
       rounding_.is_shared ? terms.variance_map().cwiseSqrt().sum() : terms.variance_map().sum();
+}
+
+void TrackedArithmetic::add_sum(TrackedSum& sum, const TrackedSum& part) {
+  sum.sum += part.sum;
+  sum.sum_of_squares += part.sum_of_squares;
+  sum.inherited += part.inherited;
+  sum.count += part.count;
 }
 
 TrackedScalar TrackedArithmetic::finish(const TrackedSum& sum, double factor) {

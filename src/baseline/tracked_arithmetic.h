@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/dtype.h"
 #include "baseline/plain_tensor.h"
 #include "model/model_spec.h"
 
@@ -56,6 +57,12 @@ struct Rounding {
   [[nodiscard]] double join(double a, double b) const;
 };
 
+/// Variance of one rounding of `value` to a dtype; zero stays zero.
+[[nodiscard]] double rounding_variance(DType dtype, double value);
+
+/// See TrackedArithmetic::round.
+void round_tracked(TrackedTensor& tensor, DType dtype);
+
 /// Zeros that carry variances.
 [[nodiscard]] TrackedTensor tracked_zeros(std::int64_t rows, std::int64_t cols);
 
@@ -79,6 +86,7 @@ class TrackedArithmetic {
   using Tensor = TrackedTensor;
   using Scalar = TrackedScalar;
   using Sum = TrackedSum;
+  using Number = double;
   static constexpr bool kIsExact = false;
 
   explicit TrackedArithmetic(const Rounding& rounding) : rounding_(rounding) {}
@@ -89,11 +97,39 @@ class TrackedArithmetic {
   /// The exact mode's unit of refusal; here it only computes.
   void piece(const std::string& /*what*/, const std::function<void()>& compute) { compute(); }
 
+  /// In which dtype sums and functions are computed from here on.
+  void set_dtype(DType dtype) { rounding_.unit_roundoff = unit_roundoff(dtype); }
+  /// From here on sums of products are sums of terms of ranks, each rounded `roundings` times to
+  /// `dtype`: a sum of terms t adds u² / 3 (sum t² + y²) for each, as partial sums whose terms
+  /// have random signs, or one, do.
+  void set_term_rounding(DType dtype, double roundings);
+  void clear_term_rounding() { term_rounding_ = 0; }
+  /// For values alone, of some rows.
+  [[nodiscard]] TrackedArithmetic without_rounding() const { return TrackedArithmetic({}); }
+
+  /// A result is rounded to a dtype that has fewer numbers than the carrier. What is exact becomes
+  /// the number that the run has, too; else the variance grows by u² y² / 3, and by half the
+  /// smallest subnormal number, squared, / 3.
+  void round(Tensor& tensor, DType dtype);
+  /// The same, but the value becomes a number of the dtype where it is not exact, too: of numbers
+  /// whose error is small beside the rounding, which is then the same.
+  void cast(Tensor& tensor, DType dtype);
+
   [[nodiscard]] Tensor constant(std::int64_t rows, std::int64_t cols, std::vector<double> values);
   [[nodiscard]] Tensor zeros(std::int64_t rows, std::int64_t cols);
   /// Elements [begin, begin + count) as one row, and back.
   [[nodiscard]] Tensor slice(const Tensor& tensor, std::int64_t begin, std::int64_t count);
   void assign(Tensor& tensor, std::int64_t begin, const Tensor& part);
+  /// Values of rows [first, first + count).
+  [[nodiscard]] Tensor block(const Tensor& tensor, std::int64_t first, std::int64_t count);
+  [[nodiscard]] Tensor rows(const Tensor& tensor, const std::vector<std::int64_t>& rows);
+  void clear_rows(Tensor& tensor, const std::vector<std::int64_t>& rows);
+  /// By those of a tensor of the same shape, which may be rounded to `dtypes` on the way.
+  void replace_rows(Tensor& tensor, const Tensor& by, const std::vector<std::int64_t>& rows,
+                    const std::vector<DType>& dtypes);
+  [[nodiscard]] static const PlainTensor<double>& values(const Tensor& tensor) {
+    return tensor.value;
+  }
 
   /// x Wᵀ + b; `bias` may be null.
   [[nodiscard]] Tensor linear(const Tensor& x, const Tensor& weight, const Tensor* bias);
@@ -143,7 +179,8 @@ class TrackedArithmetic {
 
   // tracked_experts.cc: routes by softmax of the logits, one a row and expert, and what the experts
   // make of x. Matrices of all experts stand under one another.
-  [[nodiscard]] ExpertRoutes route(const ModuleSpec& spec, const Tensor& logits);
+  [[nodiscard]] ExpertRoutes route(const ModuleSpec& spec, const Tensor& logits,
+                                   const std::vector<std::int64_t>& unused_rows = {});
   [[nodiscard]] Tensor experts(const ModuleSpec& spec, const Tensor& x, const Tensor& logits,
                                const Tensor& w1, const Tensor& w2, const Tensor& w3);
   /// Of x, logits, w1, w2, w3.
@@ -162,11 +199,14 @@ class TrackedArithmetic {
   /// Per column the sum over rows of a b: one row.
   [[nodiscard]] Tensor column_products(const Tensor& a, const Tensor& b);
   [[nodiscard]] Tensor scaled(const Tensor& x, double factor);
+  /// Each row by its own factor; 0 makes exact zeros.
+  [[nodiscard]] Tensor scaled_rows(const Tensor& x, const std::vector<double>& factors);
   /// G out of a sum over all samples: times k, times 1 / F.
   void scale_gradient(Tensor& gradient, double scaling_factor, double divisor);
 
   void add_squares(Sum& sum, const Tensor& x);
   void add_terms(Sum& sum, const Tensor& terms);
+  void add_sum(Sum& sum, const Sum& part);
   /// The sum times `factor`.
   [[nodiscard]] Scalar finish(const Sum& sum, double factor);
   void add(Scalar& total, const Scalar& term);
@@ -180,6 +220,8 @@ class TrackedArithmetic {
   void inherit_shared(const Tensor& a, const Tensor& b, Tensor& result, const Multiply& multiply);
   /// Adds `units` times u² y² / 3 to every variance.
   void add_rounding(Tensor& result, double units);
+  /// As set_term_rounding says of y.
+  void add_term_rounding(Tensor& result);
 
   /// The tensor with the variances of each row times its number of `kin`, if there are any.
   [[nodiscard]] static Tensor with_kin(const Tensor& rows, const std::vector<double>& kin);
@@ -188,6 +230,7 @@ class TrackedArithmetic {
                                     const std::vector<double>& kin);
 
   Rounding rounding_;
+  double term_rounding_ = 0;                    ///< variance, relative
   std::vector<double> kin_;                     ///< per row, rows of its token; or none
   std::array<std::vector<double>, 3> scratch_;  ///< kept between products: fresh pages are slow
 };

@@ -29,6 +29,7 @@
 //       quotient, difference and product: 4 c ds²
 
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "baseline/expert_routes.h"
@@ -142,8 +143,8 @@ class Router {
     return result;
   }
 
-  /// Sum over the chosen of p times the branch.
-  [[nodiscard]] TrackedTensor mixed(const Branches& branches) const {
+  /// Sum over the chosen of p times the branch, whose terms have `term_rounding` besides.
+  [[nodiscard]] TrackedTensor mixed(const Branches& branches, double term_rounding) const {
     const TrackedTensor& first = branches.of_slot.front().whole;
     TrackedTensor y = tracked_zeros(first.value.rows, first.value.cols);
     for (std::size_t slot = 0; slot < branches.of_slot.size(); ++slot)
@@ -154,6 +155,7 @@ class Router {
     Matrix from_p = unchosen_sum(of_exponents).asDiagonal() * y_square;
     Matrix deviations = Matrix::Zero(y_square.rows(), y_square.cols());
     Matrix own = deviations;
+    Matrix terms = deviations;
     const double num_terms = branches.num_terms * static_cast<double>(top_k_);
     for (std::size_t slot = 0; slot < branches.of_slot.size(); ++slot) {
       const Branch& branch = branches.of_slot[slot];
@@ -162,11 +164,13 @@ class Router {
       from_p += slot_of(of_exponents, slot).asDiagonal() *
                 (branch.whole.value.map() - y.value.map()).cwiseAbs2();
       deviations += p_reach.asDiagonal() * branch.whole.variance_map().cwiseSqrt();
+      if (term_rounding != 0) terms += p_square.asDiagonal() * branch.term_squares;
       own += p_square.asDiagonal() *
              (num_terms * branch.term_squares + 2 * Matrix(branch.whole.value.map().cwiseAbs2()));
     }
     y.variance_map() = joined(rounding_, from_p, deviations.cwiseAbs2()) + c_ * own;
     y.variance_map() += rows_.sum_rounding.asDiagonal() * y_square + c_ * num_terms * y_square;
+    if (term_rounding != 0) y.variance_map() += term_rounding * (terms + y_square);
     return y;
   }
 
@@ -338,14 +342,17 @@ RowGradients row_gradients(TrackedArithmetic& arithmetic, const Expert& expert,
 
 }  // namespace
 
-ExpertRoutes TrackedArithmetic::route(const ModuleSpec& spec, const TrackedTensor& logits) {
-  return route_by(rounding_, softmax_of(rounding_, logits), logits, spec.top_k);
+ExpertRoutes TrackedArithmetic::route(const ModuleSpec& spec, const TrackedTensor& logits,
+                                      const std::vector<std::int64_t>& unused_rows) {
+  return route_by(rounding_, softmax_of(rounding_, logits), logits, spec.top_k, unused_rows);
 }
 
 TrackedTensor TrackedArithmetic::experts(const ModuleSpec& spec, const TrackedTensor& x,
                                          const TrackedTensor& logits, const TrackedTensor& w1,
                                          const TrackedTensor& w2, const TrackedTensor& w3) {
   const Router router(rounding_, spec, logits);
+  // Terms are what experts give, not the products inside them.
+  const double term_rounding = std::exchange(term_rounding_, 0.0);
   Branches outputs(spec.top_k, x.value.rows, x.value.cols, 1);
   for (std::int64_t e = 0; e < spec.num_experts; ++e) {
     const Visitors visitors = router.visitors_of(e);
@@ -353,7 +360,7 @@ TrackedTensor TrackedArithmetic::experts(const ModuleSpec& spec, const TrackedTe
     const Hidden hidden = hidden_of(*this, expert, gathered(x, visitors.rows));
     scatter(output_of(*this, expert, hidden), visitors, outputs);
   }
-  return router.mixed(outputs);
+  return router.mixed(outputs, term_rounding);
 }
 
 std::array<TrackedTensor, 5> TrackedArithmetic::experts_gradients(
@@ -361,6 +368,8 @@ std::array<TrackedTensor, 5> TrackedArithmetic::experts_gradients(
     const TrackedTensor& w1, const TrackedTensor& w2, const TrackedTensor& w3,
     const TrackedTensor& dy) {
   const Router router(rounding_, spec, logits);
+  // Terms are what experts give, not the products inside them.
+  const double term_rounding = std::exchange(term_rounding_, 0.0);
   const std::int64_t num_rows = x.value.rows;
   Branches outputs(spec.top_k, num_rows, x.value.cols, 1);
   Branches of_x(spec.top_k, num_rows, x.value.cols, 2);
@@ -386,8 +395,9 @@ std::array<TrackedTensor, 5> TrackedArithmetic::experts_gradients(
     store_part(gradient(of_rows.dy, hidden.h), e, dw2);
     store_part(gradient(of_rows.b, hidden.x), e, dw3);
   }
-  return {router.mixed(of_x), router.logit_gradient(outputs, router.mixed(outputs), dy),
-          std::move(dw1), std::move(dw2), std::move(dw3)};
+  return {router.mixed(of_x, term_rounding),
+          router.logit_gradient(outputs, router.mixed(outputs, term_rounding), dy), std::move(dw1),
+          std::move(dw2), std::move(dw3)};
 }
 
 }  // namespace hpsim

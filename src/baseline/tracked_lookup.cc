@@ -29,8 +29,10 @@ TrackedTensor TrackedArithmetic::embedding_gradient(const TrackedTensor& dy,
     squares.row(token) += dy.value.map().row(row).cwiseAbs2();
     if (!dy.is_exact()) deviations.row(token) += dy.variance_map().row(row).cwiseSqrt();
   }
-  gradient.variance_map() = deviations.cwiseAbs2() + num_terms * rounding_.variance() * squares;
+  gradient.variance_map() =
+      deviations.cwiseAbs2() + (num_terms * rounding_.variance() + term_rounding_) * squares;
   add_rounding(gradient, num_terms);
+  add_term_rounding(gradient);
   return gradient;
 }
 

@@ -97,7 +97,7 @@ void take_mean(std::int64_t num_ranks, const Rounding& rounding, TrackedChunk& w
   weight.scatter = {};
 }
 
-void update_sgd(const OptimizerSpec& spec, std::int64_t step, const Rounding& rounding,
+void update_sgd(const OptimizerSpec& spec, std::int64_t num_updates, const Rounding& rounding,
                 TrackedChunk& weight, std::vector<TrackedChunk>& state, TrackedChunk gradient) {
   if (spec.weight_decay != 0) {
     gradient = combine(rounding, 1, gradient, spec.weight_decay, weight);
@@ -105,7 +105,7 @@ void update_sgd(const OptimizerSpec& spec, std::int64_t step, const Rounding& ro
   TrackedChunk direction = gradient;
   if (spec.momentum != 0) {
     TrackedChunk& buffer = state[0];
-    buffer = step == 0 ? gradient : combine(rounding, spec.momentum, buffer, 1, gradient);
+    buffer = num_updates == 0 ? gradient : combine(rounding, spec.momentum, buffer, 1, gradient);
     Rounding same_errors = rounding;  // the buffer contains the gradient
     same_errors.is_shared = true;
     direction = spec.nesterov ? combine(same_errors, 1, gradient, spec.momentum, buffer) : buffer;
@@ -113,13 +113,13 @@ void update_sgd(const OptimizerSpec& spec, std::int64_t step, const Rounding& ro
   weight = combine(rounding, 1, weight, -spec.lr, direction);
 }
 
-/// The numbers of Adam's rule at one step.
+/// The numbers of Adam's rule at one update.
 struct AdamNumbers {
   double beta1, rest1, beta2, rest2, step_size, correction2, eps;
 };
 
-AdamNumbers adam_numbers(const OptimizerSpec& spec, std::int64_t step) {
-  const auto t = static_cast<double>(step + 1);
+AdamNumbers adam_numbers(const OptimizerSpec& spec, std::int64_t num_updates) {
+  const auto t = static_cast<double>(num_updates + 1);
   return {.beta1 = spec.beta1,
           .rest1 = 1 - spec.beta1,
           .beta2 = spec.beta2,
@@ -239,8 +239,8 @@ void update_adam(const OptimizerSpec& spec, const AdamNumbers& n, const Rounding
 
 }  // namespace
 
-TrackedUpdate update_tracked(const OptimizerSpec& spec, std::int64_t step, const Rounding& rounding,
-                             const TrackedTensor& parameter,
+TrackedUpdate update_tracked(const OptimizerSpec& spec, std::int64_t num_updates,
+                             const Rounding& rounding, const TrackedTensor& parameter,
                              const std::vector<TrackedTensor>& state, const TrackedTensor& gradient,
                              const RankMeans& ranks) {
   HPSIM_CHECK(static_cast<int>(state.size()) == spec.num_state_tensors(),
@@ -252,7 +252,7 @@ TrackedUpdate update_tracked(const OptimizerSpec& spec, std::int64_t step, const
     result.state.push_back(like(tensor));
     if (is_mean) result.scatter.push_back(zeroed_vector<double>(tensor.value.data.size()));
   }
-  const AdamNumbers numbers = adam_numbers(spec, step);
+  const AdamNumbers numbers = adam_numbers(spec, num_updates);
   std::vector<TrackedChunk> state_chunks(state.size());
   for (std::int64_t begin = 0; begin < parameter.value.elems(); begin += kChunk) {
     const std::int64_t count = std::min<std::int64_t>(kChunk, parameter.value.elems() - begin);
@@ -262,7 +262,7 @@ TrackedUpdate update_tracked(const OptimizerSpec& spec, std::int64_t step, const
     TrackedChunk gradient_chunk = load(gradient, begin, count);
     if (is_mean) load_scatter(ranks, rounding, begin, gradient_chunk, state_chunks);
     if (spec.kind == OptimizerSpec::Kind::Sgd) {
-      update_sgd(spec, step, rounding, weight, state_chunks, std::move(gradient_chunk));
+      update_sgd(spec, num_updates, rounding, weight, state_chunks, std::move(gradient_chunk));
     } else {
       update_adam(spec, numbers, rounding, weight, state_chunks, std::move(gradient_chunk));
     }

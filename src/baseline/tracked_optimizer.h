@@ -25,10 +25,10 @@ struct TrackedUpdate {
   std::vector<std::vector<double>> scatter;  ///< like RankMeans::scatter; empty in the usual way
 };
 
-/// One update by torch.optim's rules, with variances:
-///   sgd    g += wd w; b = g at step 0, else mu b + g; g += mu b if nesterov; w -= lr (b or g)
+/// One update by torch.optim's rules, with variances, of a parameter that had `num_updates` before:
+///   sgd    g += wd w; b = g at the first, else mu b + g; g += mu b if nesterov; w -= lr (b or g)
 ///   adam   g += wd w; m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g²;
-///          w -= lr / (1 - b1^t) m / (sqrt(v) / sqrt(1 - b2^t) + eps), t = step + 1
+///          w -= lr / (1 - b1^t) m / (sqrt(v) / sqrt(1 - b2^t) + eps), t = num_updates + 1
 ///   adamw  the same, but w *= 1 - lr wd first instead of g += wd w
 /// Numbers of the rule (1 - b2, lr / (1 - b1^t), ...) are taken to be made in float64 and rounded
 /// once to the run's dtype. Adam's update is no smooth function of g where v is small: its spread
@@ -52,7 +52,7 @@ struct TrackedUpdate {
 ///                be equal, and then round alike, partial sum j by up to u j |w|. Such errors add
 ///                up as deviations, sqrt(c) sum of j |w| / A <= sqrt(c) (A + 1) / 2 |w|. What the
 ///                scatter s adds to partial sums has nothing in common: c sum of j s / A² <= c s.
-[[nodiscard]] TrackedUpdate update_tracked(const OptimizerSpec& spec, std::int64_t step,
+[[nodiscard]] TrackedUpdate update_tracked(const OptimizerSpec& spec, std::int64_t num_updates,
                                            const Rounding& rounding, const TrackedTensor& parameter,
                                            const std::vector<TrackedTensor>& state,
                                            const TrackedTensor& gradient,

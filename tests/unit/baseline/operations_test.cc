@@ -375,7 +375,10 @@ TEST_CASE("one term of any sum of an operation off by one part in 1000 is seen")
     NaiveOps<float> clean(1);
     const Floats right = operation.run(clean, inputs);
     std::int64_t num_unseen = 0;
-    for (std::int64_t sum = 0; sum < clean.num_sums(); ++sum) {
+    // Of many sums some, but of every kind: a step that divides no number of rows or features.
+    std::int64_t stride = 1;
+    if (clean.num_sums() > 150) stride = clean.num_sums() > 500 ? 7 : 3;
+    for (std::int64_t sum = 0; sum < clean.num_sums(); sum += stride) {
       NaiveOps<float> faulty(1);
       faulty.plant(sum);
       const Floats wrong = operation.run(faulty, inputs);
@@ -395,7 +398,7 @@ TEST_CASE("one term of any sum of an operation off by one part in 1000 is seen")
     }
     INFO(operation.name);
     CHECK(static_cast<double>(num_unseen) <=
-          operation.unseen_share * static_cast<double>(clean.num_sums()));
+          std::max(1.0, operation.unseen_share * static_cast<double>(clean.num_sums() / stride)));
   }
   CHECK(num_seen > 1000);
   CHECK(num_without_effect < num_seen / 20);

@@ -46,27 +46,43 @@ std::pair<double, double> ratios(const Operation& operation, const Tensors& inpu
 
 std::pair<double, double> ratios(const Rounding& claims, const Operation& operation,
                                  const Tensors& inputs, bool is_shared) {
+  return ratios_of_all(
+      claims, [&](TrackedArithmetic& a, const Tensors& t) { return Tensors{operation(a, t)}; },
+      inputs, is_shared)[0];
+}
+
+std::vector<std::pair<double, double>> ratios_of_all(const Rounding& claims,
+                                                     const Operations& operations,
+                                                     const Tensors& inputs, bool is_shared) {
   std::mt19937 random(7);
   TrackedArithmetic arithmetic(claims);
-  const TrackedTensor claimed = operation(arithmetic, inputs);
-  std::vector<double> squares(claimed.value.data.size());
+  const Tensors claimed = operations(arithmetic, inputs);
+  std::vector<std::vector<double>> squares;
+  for (const TrackedTensor& result : claimed)
+    squares.emplace_back(result.value.data.size());
   for (int trial = 0; trial < kTrials; ++trial) {
     Tensors noisy;
     for (const TrackedTensor& input : inputs)
       noisy.push_back(disturbed(random, input, is_shared));
-    const TrackedTensor got = operation(arithmetic, noisy);
-    for (std::size_t i = 0; i < squares.size(); ++i) {
-      squares[i] += std::pow(got.value.data[i] - claimed.value.data[i], 2) / kTrials;
+    const Tensors got = operations(arithmetic, noisy);
+    for (std::size_t r = 0; r < got.size(); ++r) {
+      for (std::size_t i = 0; i < squares[r].size(); ++i) {
+        squares[r][i] += std::pow(got[r].value.data[i] - claimed[r].value.data[i], 2) / kTrials;
+      }
     }
   }
-  std::pair<double, double> range{INFINITY, 0};
-  for (std::size_t i = 0; i < squares.size(); ++i) {
-    constexpr double kNothing = 1e-20;  // float64's own roundings, far below what errors make
-    if (claimed.variance[i] < kNothing && squares[i] < kNothing) continue;
-    range.first = std::min(range.first, squares[i] / claimed.variance[i]);
-    range.second = std::max(range.second, squares[i] / claimed.variance[i]);
+  std::vector<std::pair<double, double>> ranges;
+  for (std::size_t r = 0; r < claimed.size(); ++r) {
+    std::pair<double, double>& range = ranges.emplace_back(INFINITY, 0);
+    for (std::size_t i = 0; i < squares[r].size(); ++i) {
+      constexpr double kNothing = 1e-20;  // float64's own roundings, far below what errors make
+      const double variance = claimed[r].variance[i];
+      if (variance < kNothing && squares[r][i] < kNothing) continue;
+      range.first = std::min(range.first, squares[r][i] / variance);
+      range.second = std::max(range.second, squares[r][i] / variance);
+    }
   }
-  return range;
+  return ranges;
 }
 
 double tolerance() {

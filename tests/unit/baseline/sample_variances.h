@@ -32,6 +32,13 @@ struct Row {
 [[nodiscard]] std::pair<double, double> ratios(const Rounding& claims, const Operation& operation,
                                                const Tensors& inputs, bool is_shared);
 
+/// The same of several results of one operation.
+using Operations = std::function<Tensors(TrackedArithmetic&, const Tensors&)>;
+[[nodiscard]] std::vector<std::pair<double, double>> ratios_of_all(const Rounding& claims,
+                                                                   const Operations& operations,
+                                                                   const Tensors& inputs,
+                                                                   bool is_shared);
+
 /// k standard deviations of a sample variance, sqrt(2 / trials) each.
 [[nodiscard]] double tolerance();
 
