@@ -3,24 +3,23 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "base/check.h"
 #include "baseline/expert_routes.h"
-#include "baseline/gradient_stages.h"
+#include "baseline/loss_sums.h"
 #include "baseline/module_parameters.h"
+#include "baseline/parameter_gradients.h"
+#include "baseline/pass_dtypes.h"
 #include "baseline/row_blocks.h"
 #include "baseline/sample_data.h"
 #include "model/model_spec.h"
 #include "scenario/gradients.h"
-#include "scenario/module_layouts.h"
 #include "scenario/precision.h"
 #include "scenario/scenario.h"
 
@@ -53,7 +52,7 @@ template <class Arithmetic>
 class ReferencePass {
  public:
   using Tensor = typename Arithmetic::Tensor;
-  using Plain = PlainTensor<typename Arithmetic::Number>;
+  using Block = typename ParameterGradients<Arithmetic>::Block;
 
   /// `parameters` are like Scenario::parameters, each of its matrix_size.
   ReferencePass(const Scenario& scenario, std::int64_t step, Arithmetic& arithmetic,
@@ -62,8 +61,9 @@ class ReferencePass {
         step_(step),
         arithmetic_(arithmetic),
         parameters_(parameters),
-        carrier_(carrier_dtype(scenario)),
-        is_emulated_(is_emulated(scenario)) {}
+        dtypes_(scenario),
+        carrier_(dtypes_.carrier()),
+        of_parameters_(scenario, arithmetic) {}
 
   [[nodiscard]] PassResult<Arithmetic> run() {
     result_.gradients.resize(parameters_.size());
@@ -78,10 +78,6 @@ class ReferencePass {
   }
 
  private:
-  /// The values of one gradient from samples of one data rank's micro-batch: rows [first, first +
-  /// count).
-  using Block = std::function<Plain(std::int64_t first, std::int64_t count)>;
-
   // Roundings: none where the dtype holds all numbers of the one before.
 
   void round(Tensor& tensor, DType from, DType to) {
@@ -90,7 +86,7 @@ class ReferencePass {
 
   /// Casts parameters to the dtype in which they are computed with.
   void gather_parameters() {
-    for (std::size_t i = 0; is_emulated_ && i < parameters_.size(); ++i) {
+    for (std::size_t i = 0; dtypes_.is_emulated() && i < parameters_.size(); ++i) {
       const int p = static_cast<int>(i);
       const DType held = parameter_dtype(scenario_, p);
       const DType dtype = compute_dtype(scenario_, p);
@@ -99,122 +95,29 @@ class ReferencePass {
       arithmetic_.piece("the gathered \"" + scenario_.parameters[i].name + "\"",
                         [&] { arithmetic_.cast(gathered_.back(), dtype); });
     }
-    if (is_emulated_) partial_dims_ = partial_dims(scenario_);
   }
 
   [[nodiscard]] bool has_gradient_now(int p) const { return has_gradient(scenario_, p, step_); }
 
-  /// Times k / F, and what the stages of a gradient round, if they round more than the carrier.
-  void finish_gradient(Tensor& gradient, int p, const std::vector<Block>& blocks,
-                       std::int64_t positions) {
-    if (!is_emulated_) return scale(gradient, p);
-    const GradientStages stages =
-        gradient_stages(scenario_, p, partial_dims_[static_cast<std::size_t>(p)]);
-    if (!stages.is_emulated()) return scale(gradient, p);
-    const double factor = stages.prescale * stages.scale;
-    const Plain& whole = Arithmetic::values(gradient);
-    std::vector<double> variance;
-    if constexpr (!Arithmetic::kIsExact) variance.resize(whole.data.size());
-    const auto on_rounding = [&](const Plain& sum, DType dtype, double sum_factor) {
-      if constexpr (Arithmetic::kIsExact) {
-        arithmetic_.check_rounding(sum, dtype, sum_factor);
-      } else {
-        // Rounded in units of sum_factor, then still times the rest of the factor.
-        for (std::size_t i = 0; sum_factor != 0 && i < variance.size(); ++i) {
-          const double rest = factor / sum_factor;
-          variance[i] += rest * rest * rounding_variance(dtype, sum.data[i] * sum_factor);
-        }
-      }
-    };
-    const std::int64_t count = scenario_.micro_batch_size() * positions;
-    const auto block = [&](const GradientStages::Source& source, std::int64_t m) {
-      Plain sum(whole.rows, whole.cols);
-      for (const Block& use : blocks) {
-        Plain own(whole.rows, whole.cols);
-        for (const std::int64_t rank : source) {
-          const std::int64_t index = rank * scenario_.training.micro_batches + m;
-          own.map() += use(index * count, count).map();
-        }
-        // Several modules that use a parameter: their gradients are rounded one by one, and so is
-        // what they add up to.
-        if (blocks.size() > 1 && stages.compute != carrier_) on_rounding(own, stages.compute, 1);
-        sum.map() += own.map();
-      }
-      return sum;
-    };
-    follow_stages<typename Arithmetic::Number>(stages, whole.rows, whole.cols, block, on_rounding);
-    scale(gradient, p);
-    if constexpr (!Arithmetic::kIsExact) {
-      for (std::size_t i = 0; i < variance.size(); ++i)
-        gradient.variance[i] += variance[i];
-    }
-  }
-
-  void scale(Tensor& gradient, int p) {
-    arithmetic_.scale_gradient(gradient, gradient_factor(scenario_, p),
-                               gradient_divisor(scenario_));
-  }
-
-  /// Where ranks hold parts of what a gradient is of one sample, each is rounded, too.
-  void set_gradient_terms(int p) {
-    if (!is_emulated_) return;
-    const GradientStages stages =
-        gradient_stages(scenario_, p, partial_dims_[static_cast<std::size_t>(p)]);
-    if (!stages.splits_samples) return;
-    if (stages.compute != carrier_) arithmetic_.set_term_rounding(stages.compute, 2);
-    if (stages.compute == carrier_ && stages.reduce != carrier_) {
-      arithmetic_.set_term_rounding(stages.reduce, 2);
-    }
-  }
-
-  /// Factors of rows: `numerator` over their divisors.
-  [[nodiscard]] static std::vector<double> row_factors(const LossRows& rows, double numerator) {
-    std::vector<double> factors;
-    for (const double divisor : rows.divisors)
-      factors.push_back(divisor == 0 ? 0 : numerator / divisor);
-    return factors;
-  }
-  [[nodiscard]] Tensor scaled(const Tensor& x, const LossRows& rows, double numerator) {
-    if (rows.is_uniform()) return arithmetic_.scaled(x, numerator / rows.groups[0].divisor);
-    return arithmetic_.scaled_rows(x, row_factors(rows, numerator));
-  }
-
-  using Sums = std::vector<typename Arithmetic::Sum>;
-
-  /// Per group of rows, calls add(sum, its rows of the tensor).
-  template <class Add>
-  void add_to_sums(Sums& sums, const Tensor& tensor, const LossRows& rows, const Add& add) {
-    sums.resize(rows.groups.size());
-    for (std::size_t i = 0; i < sums.size(); ++i) {
-      if (rows.is_uniform()) {
-        add(sums[i], tensor);
-      } else {
-        add(sums[i], arithmetic_.rows(tensor, rows.groups[i].rows));
-      }
-    }
-  }
-
-  /// Adds them to losses, each times `numerator`.
-  void finish_losses(const Sums& sums, const LossRows& rows, double numerator, bool is_first) {
+  /// Adds to losses; that of a model is one number, where all terms have one divisor.
+  void finish_losses(LossSums<Arithmetic>& sums, double numerator) {
+    const bool is_sum = scenario_.model.is_elementwise();
     arithmetic_.piece("the loss", [&] {
-      for (std::size_t i = 0; i < sums.size(); ++i) {
-        const double divisor = rows.num_ranks * rows.groups[i].divisor;
-        const auto term = arithmetic_.finish(sums[i], numerator / divisor);
-        if (is_first && i == 0) {
-          result_.loss = term;
+      bool is_first = !is_sum;
+      for (const auto& part : sums.parts(numerator)) {
+        if (is_first) {
+          result_.loss = part;
         } else {
-          arithmetic_.add(result_.loss, term);
+          arithmetic_.add(result_.loss, part);
         }
+        is_first = false;
       }
     });
-    typename Arithmetic::Sum all{};
-    for (const auto& sum : sums)
-      arithmetic_.add_sum(all, sum);
-    const auto term = arithmetic_.finish(all, numerator / rows.all_terms);
-    if (is_first) {
-      result_.global_loss = term;
+    const auto mean = sums.mean(numerator);
+    if (is_sum) {
+      arithmetic_.add(result_.global_loss, mean);
     } else {
-      arithmetic_.add(result_.global_loss, term);
+      result_.global_loss = mean;
     }
   }
 
@@ -228,11 +131,10 @@ class ReferencePass {
     const std::int64_t batch = scenario_.training.global_batch;
     const std::int64_t block = std::max<std::int64_t>(1, kBlockElems / batch);
     const ElementwiseDTypes dtypes = elementwise_dtypes(scenario_, p);
-    const LossRows rows = loss_rows(scenario_, step_, elems, p);
+    LossSums<Arithmetic> sums(arithmetic_, loss_rows(scenario_, step_, elems, p));
     const bool has_gradient = has_gradient_now(p);
     Tensor& gradient = result_.gradients[index];
     if (has_gradient) gradient = arithmetic_.zeros(1, elems);
-    Sums sums;
     for (std::int64_t begin = 0; begin < elems; begin += block) {
       const std::int64_t count = std::min(block, elems - begin);
       const auto samples = [&](const char* suffix, const FillSpec& fill) {
@@ -251,45 +153,32 @@ class ReferencePass {
         error = loss_error(product, dtypes.given, target);
       });
       arithmetic_.piece("the loss", [&] {
-        add_to_sums(sums, error, rows,
-                    [&](auto& sum, const Tensor& part) { arithmetic_.add_squares(sum, part); });
+        sums.add(error, [&](auto& sum, const Tensor& part) { arithmetic_.add_squares(sum, part); });
       });
       if (has_gradient) {
         arithmetic_.piece("the gradient of \"" + name + "\"",
-                          [&] { error = scaled(error, rows, 1); });
+                          [&] { error = sums.scaled(error, 1); });
       }
       arithmetic_.set_dtype(carrier_);
       if (!has_gradient) continue;
       arithmetic_.piece("the gradient of \"" + name + "\"", [&] {
         round(error, carrier_, dtypes.given);
         round(error, dtypes.given, dtypes.product);
-        set_gradient_terms(p);
+        of_parameters_.set_terms(p);
         Tensor part = arithmetic_.column_products(x, error);
         arithmetic_.clear_term_rounding();
-        finish_gradient(part, p, {block_of(x, error, column_products)}, 1);
+        of_parameters_.finish(part, p, {of_parameters_.block_of(x, error, column_products)}, 1);
         arithmetic_.assign(gradient, begin, part);
       });
     }
     arithmetic_.set_dtype(loss_dtype(scenario_));
-    finish_losses(sums, rows, 0.5, false);
+    finish_losses(sums, 0.5);
     arithmetic_.set_dtype(carrier_);
   }
 
   [[nodiscard]] static Tensor column_products(Arithmetic& arithmetic, const Tensor& a,
                                               const Tensor& b) {
     return arithmetic.column_products(a, b);
-  }
-
-  /// Of what a function of two tensors with one row per position makes of some rows.
-  template <class Function>
-  [[nodiscard]] Block block_of(const Tensor& a, const Tensor& b, const Function& function) {
-    if (!is_emulated_) return {};
-    return [this, a = std::make_shared<const Tensor>(a), b = std::make_shared<const Tensor>(b),
-            function](std::int64_t first, std::int64_t count) {
-      Arithmetic arithmetic = arithmetic_.without_rounding();
-      return Arithmetic::values(function(arithmetic, arithmetic_.block(*a, first, count),
-                                         arithmetic_.block(*b, first, count)));
-    };
   }
 
   /// y - t in the dtype of losses, in which arithmetic goes on; the caller ends that.
@@ -320,9 +209,10 @@ class ReferencePass {
       run_cross_entropy();
     }
     arithmetic_.set_dtype(carrier_);
-    if (is_emulated_) {
-      arithmetic_.piece("the gradient of the loss",
-                        [&] { round(*gradients_.back(), carrier_, dtypes_.back().given); });
+    if (dtypes_.is_emulated()) {
+      arithmetic_.piece("the gradient of the loss", [&] {
+        round(*gradients_.back(), carrier_, dtypes_.given(modules.size()));
+      });
     }
     for (std::size_t m = modules.size(); m-- > 0;)
       backward(m);
@@ -344,9 +234,6 @@ class ReferencePass {
         ++users_left_[static_cast<std::size_t>(p)];
     }
     bypasses_ = bypasses(scenario_, step_);
-    if (!is_emulated_) return;
-    dtypes_ = module_dtypes(scenario_);
-    layouts_ = module_layouts(scenario_);
   }
 
   [[nodiscard]] Tensor samples(const char* name, const FillSpec& fill, std::int64_t features) {
@@ -356,24 +243,17 @@ class ReferencePass {
                                 draw_samples(scenario_, name, fill, step_, elems, 0, elems));
   }
 
-  [[nodiscard]] DType given_dtype(std::size_t activation) const {
-    if (!is_emulated_) return carrier_;
-    return activation == 0 ? input_dtype(scenario_) : dtypes_[activation - 1].given;
-  }
-
   // s = sum of (y - t)² over samples, positions and features, gradient of y 2 (y - t).
   void run_mse(std::int64_t features) {
     const Tensor target = samples("target", scenario_.data.target, features);
-    const LossRows rows = loss_rows(scenario_, step_, features);
-    Sums sums;
+    LossSums<Arithmetic> sums(arithmetic_, loss_rows(scenario_, step_, features));
     arithmetic_.piece("the loss", [&] {
       const Tensor error =
-          loss_error(activations_.back(), given_dtype(activations_.size() - 1), target);
-      add_to_sums(sums, error, rows,
-                  [&](auto& sum, const Tensor& part) { arithmetic_.add_squares(sum, part); });
-      gradients_.back() = scaled(error, rows, 2);
+          loss_error(activations_.back(), dtypes_.given(activations_.size() - 1), target);
+      sums.add(error, [&](auto& sum, const Tensor& part) { arithmetic_.add_squares(sum, part); });
+      gradients_.back() = sums.scaled(error, 2);
     });
-    finish_losses(sums, rows, 1, true);
+    finish_losses(sums, 1);
   }
 
   // s = sum over samples and positions of -log softmax(y)[t].
@@ -382,16 +262,15 @@ class ReferencePass {
       HPSIM_CHECK(false, "cross_entropy is not exact");
     } else {
       const Tensor target = samples("target", scenario_.data.target, 1);
-      const LossRows rows = loss_rows(scenario_, step_, 1);
+      LossSums<Arithmetic> sums(arithmetic_, loss_rows(scenario_, step_, 1));
       const DType dtype = loss_dtype(scenario_);
       Tensor y = activations_.back();
-      round(y, given_dtype(activations_.size() - 1), dtype);
+      round(y, dtypes_.given(activations_.size() - 1), dtype);
       arithmetic_.set_dtype(dtype);
-      Sums sums;
-      add_to_sums(sums, arithmetic_.cross_entropy(y, target), rows,
-                  [&](auto& sum, const Tensor& part) { arithmetic_.add_terms(sum, part); });
-      finish_losses(sums, rows, 1, true);
-      gradients_.back() = scaled(arithmetic_.cross_entropy_gradient(y, target), rows, 1);
+      sums.add(arithmetic_.cross_entropy(y, target),
+               [&](auto& sum, const Tensor& part) { arithmetic_.add_terms(sum, part); });
+      finish_losses(sums, 1);
+      gradients_.back() = sums.scaled(arithmetic_.cross_entropy_gradient(y, target), 1);
     }
   }
 
@@ -401,9 +280,9 @@ class ReferencePass {
   /// As the module reads it.
   [[nodiscard]] const Tensor& input(std::size_t module, std::size_t input = 0) {
     const std::size_t index = input_index(module, input);
-    if (!is_emulated_) return activations_[index];
-    const DType from = given_dtype(index);
-    const DType dtype = dtypes_[module].inputs[input];
+    if (!dtypes_.is_emulated()) return activations_[index];
+    const DType from = dtypes_.given(index);
+    const DType dtype = dtypes_.of_module(module).inputs[input];
     if (promoted(from, dtype) == dtype) return activations_[index];
     const auto [cast, is_new] = casts_.try_emplace({module, input}, activations_[index]);
     if (is_new) arithmetic_.round(cast->second, dtype);
@@ -419,65 +298,24 @@ class ReferencePass {
 
   /// What the module hands on.
   [[nodiscard]] Tensor output(std::size_t module) {
-    Tensor y;
-    if (is_emulated_) {
-      const ModuleDTypes& dtypes = dtypes_[module];
-      const bool is_partial = has_partial(layouts_[module].output);
-      set_terms(module, is_partial, dtypes.output);
-      y = forward(module);
-      arithmetic_.clear_term_rounding();
+    if (dtypes_.has_terms(module)) set_terms(dtypes_.of_module(module).output);
+    Tensor y = forward(module);
+    arithmetic_.clear_term_rounding();
+    if (dtypes_.is_emulated()) {
+      const ModuleDTypes& dtypes = dtypes_.of_module(module);
       round(y, carrier_, dtypes.output);
       round(y, dtypes.output, dtypes.given);
-    } else {
-      y = forward(module);
     }
     for (const Bypass& bypass : bypasses_) {
       if (bypass.last != static_cast<int>(module)) continue;
       const auto source = static_cast<std::size_t>(bypass.source);
-      arithmetic_.replace_rows(y, activations_[source], bypass.rows, bypass_dtypes(bypass));
+      arithmetic_.replace_rows(y, activations_[source], bypass.rows, dtypes_.passing(bypass));
     }
     return y;
   }
 
-  /// Dtypes to which what passes by may be rounded.
-  [[nodiscard]] std::vector<DType> bypass_dtypes(const Bypass& bypass) const {
-    std::vector<DType> result;
-    if (!is_emulated_) return result;
-    DType dtype = given_dtype(static_cast<std::size_t>(bypass.source));
-    const ModuleDTypes& first = dtypes_[static_cast<std::size_t>(bypass.first)];
-    const ModuleDTypes& last = dtypes_[static_cast<std::size_t>(bypass.last)];
-    for (const DType next : {first.inputs.at(0), last.output, last.given}) {
-      if (promoted(dtype, next) != next) result.push_back(next);
-      dtype = next;
-    }
-    return result;
-  }
-
-  /// The same of its gradient, on the way back.
-  [[nodiscard]] std::vector<DType> gradient_dtypes(const Bypass& bypass) const {
-    if (!is_emulated_) return {};
-    std::vector<DType> result;
-    const ModuleDTypes& first = dtypes_[static_cast<std::size_t>(bypass.first)];
-    const ModuleDTypes& last = dtypes_[static_cast<std::size_t>(bypass.last)];
-    DType dtype = last.given;
-    for (const DType next :
-         {last.output, first.inputs.at(0), given_dtype(static_cast<std::size_t>(bypass.source))}) {
-      if (promoted(dtype, next) != next) result.push_back(next);
-      dtype = next;
-    }
-    return result;
-  }
-
-  [[nodiscard]] static bool has_partial(const std::vector<Placement>& layout) {
-    return std::any_of(layout.begin(), layout.end(), [](const Placement& placement) {
-      return std::holds_alternative<Partial>(placement);
-    });
-  }
-
-  /// Where a sum is made of terms of ranks, or of what experts send back.
-  void set_terms(std::size_t module, bool is_partial, DType dtype) {
-    const bool is_exchange = scenario_.model.modules[module].type == ModuleType::Experts;
-    if ((is_partial || is_exchange) && dtype != carrier_) arithmetic_.set_term_rounding(dtype, 1);
+  void set_terms(DType dtype) {
+    if (dtype != carrier_) arithmetic_.set_term_rounding(dtype, 1);
   }
 
   [[nodiscard]] Tensor forward(std::size_t module) {
@@ -547,9 +385,10 @@ class ReferencePass {
     Tensor dy = std::move(*gradients_[module + 1]);
     gradients_[module + 1].reset();
     pass_by(module, dy);
-    if (is_emulated_) {
+    if (dtypes_.is_emulated()) {
+      const ModuleDTypes& dtypes = dtypes_.of_module(module);
       arithmetic_.piece("the gradient of the output of \"" + name + "\"",
-                        [&] { round(dy, dtypes_[module].given, dtypes_[module].output); });
+                        [&] { round(dy, dtypes.given, dtypes.output); });
     }
     if (scenario_.model.modules[module].type == ModuleType::Experts) {
       backward_experts(module, dy);
@@ -566,9 +405,9 @@ class ReferencePass {
       if (bypass->last != static_cast<int>(module)) continue;
       const auto source = static_cast<std::size_t>(bypass->source);
       if (needs_gradient_[source]) {
-        const Plain& values = Arithmetic::values(dy);
+        const auto& values = Arithmetic::values(dy);
         Tensor passed = arithmetic_.zeros(values.rows, values.cols);
-        arithmetic_.replace_rows(passed, dy, bypass->rows, gradient_dtypes(*bypass));
+        arithmetic_.replace_rows(passed, dy, bypass->rows, dtypes_.passing_back(*bypass));
         add_to(source, std::move(passed));
       }
       arithmetic_.clear_rows(dy, bypass->rows);
@@ -594,7 +433,7 @@ class ReferencePass {
     if constexpr (Arithmetic::kIsExact) {
       HPSIM_CHECK(false, "{} is not exact", name_of(spec.type));
     } else {
-      if (is_emulated_) set_terms(module, true, dtypes_[module].inputs[0]);
+      if (dtypes_.has_gradient_terms(module)) set_terms(dtypes_.of_module(module).inputs[0]);
       auto gradients =
           arithmetic_.experts_gradients(spec, input(module, 0), input(module, 1), weight(module, 0),
                                         weight(module, 1), weight(module, 2), dy);
@@ -610,7 +449,7 @@ class ReferencePass {
   }
 
   [[nodiscard]] Block experts_block(std::size_t module, const Tensor& dy, std::size_t index) {
-    if (!is_emulated_) return {};
+    if (!dtypes_.is_emulated()) return {};
     const auto x = std::make_shared<const Tensor>(input(module, 0));
     const auto logits = std::make_shared<const Tensor>(input(module, 1));
     const auto of_y = std::make_shared<const Tensor>(dy);
@@ -632,8 +471,8 @@ class ReferencePass {
                                           const Tensor& x) {
         return weight_gradient(arithmetic, module, of_y, x);
       };
-      add_gradient(index, block_of(dy, input(module), compute), [&] {
-        set_gradient_terms(index);
+      add_gradient(index, of_parameters_.block_of(dy, input(module), compute), [&] {
+        of_parameters_.set_terms(index);
         Tensor gradient = compute(arithmetic_, dy, input(module));
         arithmetic_.clear_term_rounding();
         return gradient;
@@ -643,8 +482,8 @@ class ReferencePass {
     const auto compute = [](Arithmetic& arithmetic, const Tensor& of_y, const Tensor& /*same*/) {
       return arithmetic.bias_gradient(of_y);
     };
-    add_gradient(own.bias, block_of(dy, dy, compute), [&] {
-      set_gradient_terms(own.bias);
+    add_gradient(own.bias, of_parameters_.block_of(dy, dy, compute), [&] {
+      of_parameters_.set_terms(own.bias);
       Tensor gradient = arithmetic_.bias_gradient(dy);
       arithmetic_.clear_term_rounding();
       return gradient;
@@ -714,10 +553,7 @@ class ReferencePass {
   }
 
   void backward_linear(std::size_t module, const Tensor& dy) {
-    if (is_emulated_) {
-      const bool is_partial = has_partial(layouts_[module].input_gradients.at(0));
-      set_terms(module, is_partial, dtypes_[module].inputs[0]);
-    }
+    if (dtypes_.has_gradient_terms(module)) set_terms(dtypes_.of_module(module).inputs[0]);
     Tensor dx = arithmetic_.input_gradient(dy, weight(module));
     arithmetic_.clear_term_rounding();
     pass_on(module, 0, std::move(dx));
@@ -728,10 +564,10 @@ class ReferencePass {
   void pass_on(std::size_t module, std::size_t input, Tensor gradient, bool is_output = false) {
     const std::size_t activation = input_index(module, input);
     if (!needs_gradient_[activation]) return;
-    if (is_emulated_) {
-      const DType dtype = dtypes_[module].inputs[input];
-      round(gradient, is_output ? dtypes_[module].output : carrier_, dtype);
-      round(gradient, dtype, given_dtype(activation));
+    if (dtypes_.is_emulated()) {
+      const ModuleDTypes& dtypes = dtypes_.of_module(module);
+      round(gradient, is_output ? dtypes.output : carrier_, dtypes.inputs[input]);
+      round(gradient, dtypes.inputs[input], dtypes_.given(activation));
     }
     add_to(activation, std::move(gradient));
   }
@@ -740,7 +576,7 @@ class ReferencePass {
     std::optional<Tensor>& whole = gradients_[activation];
     if (whole) {
       whole = arithmetic_.sum(*whole, gradient);
-      if (is_emulated_) round(*whole, carrier_, given_dtype(activation));
+      round(*whole, carrier_, dtypes_.given(activation));
     } else {
       whole = std::move(gradient);
     }
@@ -753,32 +589,31 @@ class ReferencePass {
     if (!has_gradient_[i]) return;
     const bool is_first = !has_term_[i];
     has_term_[i] = true;
-    if (is_emulated_) blocks_[i].push_back(std::move(block));
+    blocks_[i].push_back(std::move(block));
     arithmetic_.piece("the gradient of \"" + scenario_.parameters[i].name + "\"", [&] {
       Tensor term = compute();
       result_.gradients[i] =
           is_first ? std::move(term) : arithmetic_.sum(result_.gradients[i], term);
       if (--users_left_[i] > 0) return;
-      finish_gradient(result_.gradients[i], index, blocks_[i], num_positions(scenario_.model));
+      of_parameters_.finish(result_.gradients[i], index, blocks_[i],
+                            num_positions(scenario_.model));
       blocks_[i].clear();
     });
   }
 
   [[nodiscard]] const Tensor& parameter(int index) const {
     const auto i = static_cast<std::size_t>(index);
-    return is_emulated_ ? gathered_[i] : parameters_[i];
+    return dtypes_.is_emulated() ? gathered_[i] : parameters_[i];
   }
 
   const Scenario& scenario_;
   std::int64_t step_;
   Arithmetic& arithmetic_;
   const std::vector<Tensor>& parameters_;
+  PassDTypes dtypes_;
   DType carrier_;
-  bool is_emulated_;  ///< else nothing is rounded but by arithmetic
-  std::vector<Tensor> gathered_;
-  std::vector<MeshDims> partial_dims_;
-  std::vector<ModuleDTypes> dtypes_;
-  std::vector<ModuleLayout> layouts_;
+  ParameterGradients<Arithmetic> of_parameters_;
+  std::vector<Tensor> gathered_;  ///< like the parameters, in the dtypes that compute with them
   std::vector<Bypass> bypasses_;
   std::vector<ModuleParameters> module_parameters_;
   std::vector<int> users_left_;             ///< per parameter: modules whose gradient it lacks

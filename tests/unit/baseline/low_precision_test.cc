@@ -2,11 +2,12 @@
 // and near them, and a stage in another dtype passes them.
 
 #include <algorithm>
-#include <functional>
-#include <limits>
-#include <string>
+#include <cmath>
+#include <optional>
+#include <random>
 #include <vector>
 
+#include "baseline/tracked_arithmetic.h"
 #include "judged_training.h"
 #include "support/catch.h"
 #include "support/graphs.h"
@@ -186,6 +187,59 @@ TEST_CASE("stages in a wrong dtype pass the bounds") {
   CHECK(gradient_ratio(half, Fault::None) < 1);
   CHECK(gradient_ratio(half, Fault::MissingMicroBatches) > 1);
   CHECK(gradient_ratio(half, Fault::MissingSample) > 1);
+}
+
+// Input features over ranks: each rank's part of a sum is rounded, and so is the whole.
+TEST_CASE("terms of ranks are rounded before they are added") {
+  constexpr std::int64_t kRows = 200;
+  constexpr std::int64_t kFeatures = 24;
+  for (const std::int64_t num_ranks : {2, 4, 8}) {
+    double largest = 0;
+    double largest_without = 0;
+    std::mt19937 random(5);
+    std::uniform_real_distribution<float> uniform(-1, 1);
+    const auto draw = [&](std::int64_t rows) {
+      PlainTensor<double> tensor(rows, kFeatures);
+      for (double& value : tensor.data) {
+        float drawn = uniform(random);
+        round_to(kBf16, &drawn, 1);
+        value = static_cast<double>(drawn);
+      }
+      return TrackedTensor{tensor, {}};
+    };
+    const TrackedTensor x = draw(kRows);
+    const TrackedTensor w = draw(1);
+    const auto claim = [&](bool has_terms) {
+      TrackedArithmetic arithmetic({0x1p-24, 6.5, false});
+      if (has_terms) arithmetic.set_term_rounding(kBf16, 1);
+      TrackedTensor y = arithmetic.linear(x, w, nullptr);
+      arithmetic.round(y, kBf16);
+      return y;
+    };
+    const TrackedTensor with = claim(true);
+    const TrackedTensor without = claim(false);
+    for (std::int64_t row = 0; row < kRows; ++row) {
+      float sum = 0;
+      for (std::int64_t rank = 0; rank < num_ranks; ++rank) {
+        float part = 0;
+        for (std::int64_t i = rank; i < kFeatures; i += num_ranks) {
+          const auto at = static_cast<std::size_t>(row * kFeatures + i);
+          part += static_cast<float>(x.value.data[at] * w.value.data[static_cast<std::size_t>(i)]);
+        }
+        round_to(kBf16, &part, 1);
+        sum += part;
+      }
+      round_to(kBf16, &sum, 1);
+      const auto at = static_cast<std::size_t>(row);
+      const double error = std::abs(static_cast<double>(sum) - with.value.data[at]);
+      largest = std::max(largest, error / (6.5 * std::sqrt(with.variance[at])));
+      largest_without = std::max(largest_without, error / (6.5 * std::sqrt(without.variance[at])));
+    }
+    INFO(num_ranks << " ranks");
+    CHECK(largest < 0.6);
+    CHECK(largest > 0.1);
+    CHECK(largest_without > 1);
+  }
 }
 
 TEST_CASE("gradients that float16 cannot hold lie within the bounds") {
