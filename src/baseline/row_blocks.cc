@@ -11,13 +11,6 @@ bool lists(const std::vector<std::int64_t>& sorted, std::int64_t value) {
   return std::binary_search(sorted.begin(), sorted.end(), value);
 }
 
-bool is_residual(const ModelSpec& model, const InactiveSpec& part) {
-  return std::any_of(model.groups.begin(), model.groups.end(), [&](const ModuleGroup& group) {
-    return group.first == part.first && group.end == part.end &&
-           group.kind == ModuleGroup::Kind::Residual;
-  });
-}
-
 void add_row(LossRows& all, double divisor, std::int64_t row) {
   all.divisors[static_cast<std::size_t>(row)] = divisor;
   auto group = std::find_if(all.groups.begin(), all.groups.end(),
@@ -73,7 +66,7 @@ std::vector<Bypass> bypasses(const Scenario& scenario, std::int64_t step) {
   for (const InactiveSpec& part : scenario.data.inactive) {
     if (!lists(part.steps, step)) continue;
     Bypass bypass{part.first, part.end - 1, 0, {}};
-    bypass.source = inputs_of(model, is_residual(model, part) ? bypass.last : part.first).at(0);
+    bypass.source = inputs_of(model, part.first).at(0);  // of a residual, what it adds to
     for (const RowBlock& block : blocks) {
       if (!lists(part.data_ranks, block.data_rank)) continue;
       if (!lists(part.micro_batches, block.micro_batch)) continue;
