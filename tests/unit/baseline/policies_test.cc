@@ -97,7 +97,7 @@ void check_derivatives(Scenario scenario) {
   for (std::size_t p = 0; p < scenario.parameters.size(); ++p) {
     // Of many elements some, in rows and columns that wander.
     const std::size_t size = state.parameters[p].size();
-    const std::size_t stride = size <= 6 ? 1 : size / 4 + 1;
+    const std::size_t stride = size <= 6 ? 1 : size / 3 + 1;
     for (std::size_t i = p % stride; i < size; i += stride) {
       double& element = state.parameters[p][i];
       const double centre = element;
