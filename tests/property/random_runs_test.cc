@@ -155,10 +155,11 @@ class Variety {
     const Scenario& scenario = plan->scenario;
     for (const Bucket& bucket : plan->buckets) {
       note("ranks with rows of different sizes", !bucket.row_elems.is_uniform());
-      note("partial dims", !bucket.partials.empty());
       note("ignored parameters", bucket.is_ignored);
       note("averaged weights", !bucket.average_dims.empty());
     }
+    for (const GradientRow& row : plan->gradient_rows)
+      note("partial dims", !row.partials.empty());
     for (int p = 0; p < static_cast<int>(plan->parameters.size()); ++p) {
       const PlannedParameter& parameter = plan->parameter(p);
       const bool is_cut = parameter.shard_size() > 1;
