@@ -99,6 +99,7 @@ CollectiveEnds<T> LocalLoss<T>::begin(const Pass& pass, const LocalActivation<T>
   cross_entropy_statistics(output.data.data(), rows_, classes, targets_.data.data(),
                            statistics_.data.data());
   if (num_parts_ == 1) return {};
+  round_to(dtype, statistics_.data.data(), statistics_.elems);
   gathered_ = take_activation(memory, dtype, num_parts_ * statistics_.elems);
   return {statistics_.data.data(), gathered_.data.data()};
 }
