@@ -33,6 +33,13 @@ void each_error(const RowBlocks<T>& w, const T* x, const T* t, std::int64_t batc
   }
 }
 
+template <class T>
+void copy_to_blocks(const std::vector<T>& whole, const RowBlocks<T>& blocks) {
+  blocks.each_block([&](T* block, std::int64_t first, std::int64_t rows) {
+    std::copy_n(whole.data() + first * blocks.row_elems, rows * blocks.row_elems, block);
+  });
+}
+
 }  // namespace
 
 template <class T>
@@ -56,11 +63,15 @@ template <class T>
 void elementwise_gradient(const RowBlocks<T>& w, const T* x, const T* t, std::int64_t batch,
                           T divisor, const RowBlocks<T>& g) {
   const std::int64_t numel = w.rows * w.row_elems;
-  g.each_block([&](T* g_block, std::int64_t first, std::int64_t rows) {
-    const T* w_block = w.data + (g_block - g.data);
+  const bool has_same_blocks =
+      g.cut == w.cut && g.num_blocks == w.num_blocks && g.block_stride == w.block_stride;
+  std::vector<T> whole(has_same_blocks ? 0 : static_cast<std::size_t>(numel));
+  w.each_block([&](const T* w_block, std::int64_t first, std::int64_t rows) {
     const std::int64_t elems = rows * w.row_elems;
     const ConstArray<T> w_part(w_block, elems);
-    Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>> g_part(g_block, elems);
+    T* const to =
+        has_same_blocks ? g.data + (w_block - w.data) : whole.data() + first * w.row_elems;
+    Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>> g_part(to, elems);
     g_part.setZero();
     for (std::int64_t b = 0; b < batch; ++b) {
       const std::int64_t offset = b * numel + first * w.row_elems;
@@ -70,6 +81,7 @@ void elementwise_gradient(const RowBlocks<T>& w, const T* x, const T* t, std::in
     }
     g_part /= divisor;
   });
+  if (!has_same_blocks) copy_to_blocks(whole, g);
 }
 
 template <class T>
@@ -99,9 +111,7 @@ void elementwise_gradient(const RowBlocks<T>& w, const T* x, const T* t, std::in
                for (std::int64_t i = 0; i < elems; ++i)
                  sums[static_cast<std::size_t>(first + i)] += of_sample[i] * errors[i];
              });
-  g.each_block([&](T* block, std::int64_t first, std::int64_t rows) {
-    std::copy_n(sums.data() + first * g.row_elems, rows * g.row_elems, block);
-  });
+  copy_to_blocks(sums, g);
 }
 
 #define HPSIM_INSTANTIATE(T)                                                                      \
