@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "scenario/locate.h"
+#include "scenario/precision.h"
 
 namespace hpsim {
 namespace {
@@ -105,11 +106,15 @@ void require_certain(const Scenario& scenario, std::int64_t step,
     if (!routes[i].near_tie) continue;
     const NearTie& tie = *routes[i].near_tie;
     const std::int64_t positions = num_positions(scenario.model);
-    const bool is_float64 = scenario.numerics.dtype == DType::Float64;
+    // In which the logits come.
+    const DType logits =
+        module_dtypes(scenario).at(static_cast<std::size_t>(modules.at(i))).inputs.at(1);
+    const bool is_float64 = logits == DType::Float64;
+    const bool is_narrow = promoted(logits, DType::Float32) != logits;
     Diagnostic diagnostic;
     diagnostic.file = scenario.file;
     diagnostic.pointer = module_pointer(scenario.model, modules.at(i));
-    const auto dtype = name_of(scenario.numerics.dtype);
+    const auto dtype = name_of(logits);
     diagnostic.message = fmt::format(
         "NEAR_TIE: at step {} \"{}\" sends sample {}, position {} to expert {} of probability "
         "{:.9g}",
@@ -122,8 +127,10 @@ void require_certain(const Scenario& scenario, std::int64_t step,
       diagnostic.message +=
           fmt::format(", not to expert {} of {:.9g}; rounding in {} may swap them", tie.other,
                       tie.other_p, dtype);
-      diagnostic.help =
-          fmt::format("take another data.seed{}", is_float64 ? "" : ", or dtype \"float64\"");
+      diagnostic.help = fmt::format("take another data.seed{}",
+                                    is_float64  ? ""
+                                    : is_narrow ? ", fewer positions, or a wider dtype"
+                                                : ", or dtype \"float64\"");
     }
     throw Error(ErrorKind::InvalidScenario, {diagnostic});
   }

@@ -4,11 +4,33 @@
 #include <algorithm>
 #include <vector>
 
+#include "engine/row_pieces.h"
+
 namespace hpsim {
 namespace {
 
 template <class T>
 using ConstArray = Eigen::Map<const Eigen::Array<T, Eigen::Dynamic, 1>>;
+
+/// Calls visit(weight, gradient, first row, number of rows) for runs of rows that are contiguous in
+/// both: their blocks may differ.
+template <class T, class Visit>
+void each_common_run(const RowBlocks<T>& w, const RowBlocks<T>& g, const Visit& visit) {
+  const std::vector<RowPiece<T>> w_pieces = row_pieces(w);
+  auto w_piece = w_pieces.begin();
+  for (const RowPiece<T>& g_piece : row_pieces(g)) {
+    std::int64_t row = g_piece.first;
+    while (row < g_piece.first + g_piece.rows) {
+      while (row >= w_piece->first + w_piece->rows)
+        ++w_piece;
+      const std::int64_t end =
+          std::min(g_piece.first + g_piece.rows, w_piece->first + w_piece->rows);
+      visit(w_piece->data + (row - w_piece->first) * w.row_elems,
+            g_piece.data + (row - g_piece.first) * g.row_elems, row, end - row);
+      row = end;
+    }
+  }
+}
 
 /// Calls visit(errors w x - t, their number, sample, first element) for every sample and block.
 template <class T, class Visit>
@@ -56,11 +78,10 @@ template <class T>
 void elementwise_gradient(const RowBlocks<T>& w, const T* x, const T* t, std::int64_t batch,
                           T divisor, const RowBlocks<T>& g) {
   const std::int64_t numel = w.rows * w.row_elems;
-  g.each_block([&](T* g_block, std::int64_t first, std::int64_t rows) {
-    const T* w_block = w.data + (g_block - g.data);
+  each_common_run(w, g, [&](const T* w_run, T* g_run, std::int64_t first, std::int64_t rows) {
     const std::int64_t elems = rows * w.row_elems;
-    const ConstArray<T> w_part(w_block, elems);
-    Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>> g_part(g_block, elems);
+    const ConstArray<T> w_part(w_run, elems);
+    Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>> g_part(g_run, elems);
     g_part.setZero();
     for (std::int64_t b = 0; b < batch; ++b) {
       const std::int64_t offset = b * numel + first * w.row_elems;

@@ -16,7 +16,7 @@ template <class T>
                                      std::int64_t batch);
 
 /// g = sum over samples of x (w x - t), divided by `divisor`; overwrites, leaves padding alone.
-/// \pre `g` has the rows and blocks of `w`
+/// \pre `g` has the rows of `w`, in blocks of its own
 template <class T>
 void elementwise_gradient(const RowBlocks<T>& w, const T* x, const T* t, std::int64_t batch,
                           T divisor, const RowBlocks<T>& g);

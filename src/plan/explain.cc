@@ -15,6 +15,16 @@ bool reduces(const Step& step) {
          step.kind == StepKind::AverageWeights;
 }
 
+/// Whether a step of the parameter's bucket is about it, too.
+bool concerns(const Plan& plan, const Step& step, int parameter) {
+  if (step.row < 0) return true;
+  const GradientRow& row = plan.gradient_row(step.row);
+  const int position = Plan::position_in(row, parameter);
+  if (position < 0 || step.partial < 0) return position >= 0;
+  const Interval members = row.partials.at(static_cast<std::size_t>(step.partial)).members;
+  return position >= members.begin && position < members.end;
+}
+
 /// Of one parameter, from the steps that concern it.
 class Facts {
  public:
@@ -394,20 +404,6 @@ Explainer::Explainer(const Plan& plan) : plan_(plan), by_bucket_(plan.buckets.si
     }
   }
 }
-
-namespace {
-
-/// Whether a step of the parameter's bucket is about it, too.
-bool concerns(const Plan& plan, const Step& step, int parameter) {
-  if (step.row < 0) return true;
-  const GradientRow& row = plan.gradient_row(step.row);
-  const int position = Plan::position_in(row, parameter);
-  if (position < 0 || step.partial < 0) return position >= 0;
-  const Interval members = row.partials.at(static_cast<std::size_t>(step.partial)).members;
-  return position >= members.begin && position < members.end;
-}
-
-}  // namespace
 
 std::vector<int> Explainer::steps_of(int parameter) const {
   const PlannedParameter& planned = plan_.parameter(parameter);

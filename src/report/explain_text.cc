@@ -103,11 +103,12 @@ class Section {
     return text;
   }
 
-  /// "all_gather (forward, backward), reduce_scatter (backward)"
+  /// "all_gather (forward, backward), reduce_scatter (backward)", "all_gather (3 forward, 3
+  /// backward)"
   [[nodiscard]] std::string sends_text(const std::vector<int>& steps) const {
     struct Sent {
       CollectiveOp op;
-      std::vector<std::string_view> phases;
+      std::vector<std::pair<std::string_view, std::int64_t>> phases;  ///< and how often there
     };
     std::vector<Sent> sent;
     for (const int index : steps) {
@@ -115,11 +116,19 @@ class Section {
       auto found =
           std::find_if(sent.begin(), sent.end(), [op](const Sent& each) { return each.op == op; });
       if (found == sent.end()) found = sent.insert(sent.end(), {op, {}});
-      found->phases.push_back(name_of(step(index).phase));
+      const std::string_view phase = name_of(step(index).phase);
+      auto known = std::find_if(found->phases.begin(), found->phases.end(),
+                                [phase](const auto& each) { return each.first == phase; });
+      if (known == found->phases.end()) known = found->phases.insert(known, {phase, 0});
+      ++known->second;
     }
     std::vector<std::string> parts;
-    for (const Sent& each : sent)
-      parts.push_back(fmt::format("{} ({})", name_of(each.op), fmt::join(each.phases, ", ")));
+    for (const Sent& each : sent) {
+      std::vector<std::string> phases;
+      for (const auto& [phase, count] : each.phases)
+        phases.push_back(count == 1 ? std::string(phase) : fmt::format("{} {}", count, phase));
+      parts.push_back(fmt::format("{} ({})", name_of(each.op), fmt::join(phases, ", ")));
+    }
     return fmt::format("{}", fmt::join(parts, ", "));
   }
 
@@ -159,8 +168,10 @@ class Section {
 
   [[nodiscard]] std::string ops_text(const std::vector<int>& steps) const {
     std::vector<std::string_view> ops;
-    for (const int index : steps)
-      ops.push_back(name_of(step(index).collective->op));
+    for (const int index : steps) {
+      const std::string_view op = name_of(step(index).collective->op);
+      if (std::find(ops.begin(), ops.end(), op) == ops.end()) ops.push_back(op);
+    }
     return fmt::format("{}", fmt::join(ops, ", "));
   }
 

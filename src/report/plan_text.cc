@@ -233,6 +233,17 @@ class PlanText {
     return line;
   }
 
+  /// "forward", "step 1 forward", "backward of micro-batch 0"
+  [[nodiscard]] std::string heading(const Step& step) const {
+    std::string text(name_of(step.phase));
+    const bool shows_all = !view_.step && view_.full && plan_.scenario.training.steps > 1;
+    if (shows_all) text = fmt::format("step {} {}", step.step, text);
+    const bool has_several = plan_.scenario.training.micro_batches > 1;
+    if (has_several && step.phase != Phase::Optimizer)
+      text += fmt::format(" of micro-batch {}", step.micro_batch);
+    return text;
+  }
+
   [[nodiscard]] std::vector<Line> lines() const {
     std::vector<Line> lines;
     const Step* before = nullptr;
@@ -240,11 +251,8 @@ class PlanText {
       const Step& step = plan_.steps[i];
       if (!is_shown(step)) continue;
       lines.push_back(line(i));
-      if (before == nullptr || before->phase != step.phase || before->step != step.step) {
-        const bool shows_all = !view_.step && view_.full && plan_.scenario.training.steps > 1;
-        lines.back().heading = shows_all ? fmt::format("step {} {}", step.step, name_of(step.phase))
-                                         : std::string(name_of(step.phase));
-      }
+      if (before == nullptr || before->phase != step.phase || before->step != step.step)
+        lines.back().heading = heading(step);
       before = &step;
     }
     return lines;

@@ -281,13 +281,13 @@ std::vector<PayloadReport> payload_reports(const Plan& plan) {
     PayloadReport entry{.unit = plan.unit_name(bucket)};
     for (const int parameter : bucket.parameters)
       entry.params.push_back(plan.parameter(parameter).name);
-    for (const GradientRow& row : plan.gradient_rows) {
-      const bool is_whole =
-          row.bucket == static_cast<int>(reports.size()) && is_whole_bucket(plan, row);
-      for (std::size_t i = 0; is_whole && i < row.partials.size(); ++i)
-        entry.partials.push_back(row.partials[i].members);
-    }
     reports.push_back(std::move(entry));
+  }
+  for (const GradientRow& row : plan.gradient_rows) {
+    if (!is_whole_bucket(plan, row)) continue;
+    PayloadReport& entry = reports[static_cast<std::size_t>(row.bucket)];
+    for (const PartialRange& range : row.partials)
+      entry.partials.push_back(range.members);
   }
   const std::vector<std::string> units = units_of_modules(plan.scenario);
   for (const Redistribution& redistribution : plan.redistributions) {

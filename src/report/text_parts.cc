@@ -40,6 +40,32 @@ std::string optimizer_text(const OptimizerSpec& optimizer) {
   return {};
 }
 
+/// "float32 derived", "float32, params bfloat16, reduce float32 derived"
+std::string precision_text(const Scenario& scenario) {
+  std::string text(name_of(scenario.numerics.dtype));
+  const MixedPrecision& policy = scenario.fully_shard.mp_policy;
+  if (policy.param_dtype) text += fmt::format(", params {}", name_of(*policy.param_dtype));
+  if (policy.reduce_dtype) text += fmt::format(", reduce {}", name_of(*policy.reduce_dtype));
+  if (policy.output_dtype) text += fmt::format(", outputs {}", name_of(*policy.output_dtype));
+  return text + (scenario.is_exact() ? " exact" : " derived");
+}
+
+/// "2 steps of 8 samples", "1 step of 24 samples in 3 micro-batches"
+std::string steps_text(const TrainingSpec& training) {
+  std::string text = fmt::format("{} of {}", counted(training.steps, "step"),
+                                 counted(training.global_batch, "sample"));
+  if (training.micro_batches > 1)
+    text += fmt::format(" in {} micro-batches", format_count(training.micro_batches));
+  return text;
+}
+
+/// "clip 0.5", "clip 0.5 of the inf-norm"
+std::string clip_text(const std::optional<ClipSpec>& clip) {
+  if (!clip) return {};
+  if (clip->norm_type == 2) return fmt::format("clip {}", clip->max_norm);
+  return fmt::format("clip {} of the {}-norm", clip->max_norm, clip->norm_type);
+}
+
 }  // namespace
 
 std::string header_text(const Scenario& scenario, std::string_view leader, const TextStyle& style) {
@@ -50,13 +76,12 @@ std::string header_text(const Scenario& scenario, std::string_view leader, const
                     style.color);
   }
   std::size_t used_columns = 0;
-  for (const std::string& part : {std::string(leader), "mesh " + mesh_text(scenario.mesh),
-                                  counted(scenario.mesh.num_ranks(), "rank"),
-                                  fmt::format("{} {}", name_of(scenario.numerics.dtype),
-                                              scenario.is_exact() ? "exact" : "derived"),
-                                  fmt::format("{} of {}", counted(scenario.training.steps, "step"),
-                                              counted(scenario.training.global_batch, "sample")),
-                                  optimizer_text(scenario.training.optimizer)}) {
+  for (const std::string& part :
+       {std::string(leader), "mesh " + mesh_text(scenario.mesh),
+        counted(scenario.mesh.num_ranks(), "rank"), precision_text(scenario),
+        steps_text(scenario.training), optimizer_text(scenario.training.optimizer),
+        clip_text(scenario.training.clip_grad_norm)}) {
+    if (part.empty()) continue;
     const bool begins = used_columns == 0 || used_columns + columns_of(part) + 3 > kTextWidth;
     text += begins ? "\n" : " · ";
     used_columns = columns_of(part) + (begins ? 0 : used_columns + 3);

@@ -50,7 +50,7 @@ class FrozenReader {
       for (const int p : matched) {
         const auto index = static_cast<std::size_t>(p);
         const std::string name = in_quotes(result_.parameters[index].name);
-        if (frozen[index] == 0) {
+        if (frozen[index] == 0 && is_sound("frozen")) {
           problems_.add_at_key(at,
                                fmt::format("{} is not frozen, and has a gradient already", name),
                                "list it in \"frozen\" too, or take it out of \"unfreeze_at\"");
@@ -69,6 +69,14 @@ class FrozenReader {
     }
   }
 
+  /// Whether nothing is wrong with the patterns at a key: what follows from them may be told.
+  [[nodiscard]] bool is_sound(std::string_view key) const {
+    const auto is_bad = [&](const Json& value) { return problems_.is_bad(value); };
+    const Json& value = *training_.where(key).value;
+    return !training_.has(key) ||
+           (!is_bad(value) && std::none_of(value.begin(), value.end(), is_bad));
+  }
+
   bool check_step(const JsonCursor& at, std::int64_t step) {
     const std::int64_t num_steps = result_.training.steps;
     if (step < num_steps || training_.is_bad("steps")) return true;
@@ -82,9 +90,7 @@ class FrozenReader {
 
   /// Unfreezing adds parameters: if one is trained in the first step, one is in every step.
   void check_first_step() {
-    for (const char* key : {"frozen", "unfreeze_at", "steps"}) {
-      if (training_.is_bad(key)) return;
-    }
+    if (!is_sound("frozen") || !is_sound("unfreeze_at") || training_.is_bad("steps")) return;
     if (from_.empty() || std::count(from_.begin(), from_.end(), 0) > 0) return;
     const std::int64_t first = *std::min_element(from_.begin(), from_.end());
     const std::string until = first < result_.training.steps

@@ -253,7 +253,7 @@ struct Scenario {
 [[nodiscard]] bool is_ignored(const Scenario& scenario, int p);
 
 /// Whether fully_shard cuts parameter `p`: sharding is on, and it is neither replicated nor ignored
-/// nor smaller than min_shard_bytes (global shape, dtype of the run).
+/// nor smaller than min_shard_bytes (global shape, its dtype).
 [[nodiscard]] bool is_sharded(const Scenario& scenario, int p);
 
 /// How: `num_shards` pieces where `shard_placement` says, dim 0 by default.

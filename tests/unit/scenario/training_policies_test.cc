@@ -198,6 +198,9 @@ TEST_CASE("what freezing cannot mean is refused") {
                          "but at step 1 by /training/unfreeze_at/l0.*"));
   CHECK(mistake(freezing(R"("frozen": ["l0.*"], "unfreeze_at": {"l0.*": 3})")) ==
         "/training/unfreeze_at/l0.*: optimizer step 3 is outside 0..2");
+  // What follows from another mistake is not told.
+  CHECK(mistake(freezing(R"("frozen": ["l9.*"], "unfreeze_at": {"l0.*": 1})")) ==
+        "/training/frozen/0: \"l9.*\" matches no parameter");
   CHECK(mistake(freezing(R"("frozen": ["l9.*"])")) ==
         "/training/frozen/0: \"l9.*\" matches no parameter");
   CHECK(mistake(freezing(R"("frozen": ["l0.*"], "unfreeze_at": {"l9.*": 1})")) ==
