@@ -286,7 +286,8 @@ TEST_CASE("planted: a frozen parameter is updated") {
   Judged judged(scenario);
   CHECK(judged.judge().passed());
   for (const std::int64_t rank : {0, 2}) {  // both copies of the first shard
-    judged.parameter(rank, 1, 0)[3] *= 1 + 0x1p-20F;
+    float& weight = judged.parameter(rank, 1, 0)[3];
+    weight = std::nextafter(weight, 2.0F);  // one bit
   }
   const Verdict verdict = judged.judge();
   CHECK(failed_checks(verdict) == Ids{CheckId::ParameterParity});
