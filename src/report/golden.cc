@@ -81,6 +81,7 @@ Json golden_collective(const Report& report, const CollectiveReport& collective,
   json["mesh_dims"] = full["mesh_dims"];
   if (collective.spec.consecutive > 0) json["consecutive"] = collective.spec.consecutive;
   json["dtype"] = full["dtype"];
+  if (collective.spec.takes_max) json["reduce_op"] = full["reduce_op"];
   if (!full["reduce_op"].is_null()) {
     if (full["prescale"] != 1) json["prescale"] = full["prescale"];
     json["scale"] = full["scale"];

@@ -13,10 +13,10 @@ namespace {
 /// The same but for the optimizer step that it is part of.
 bool is_same_work(const Step& a, const Step& b) {
   return a.kind == b.kind && a.phase == b.phase && a.micro_batch == b.micro_batch &&
-         a.bucket == b.bucket && a.module == b.module && a.partial == b.partial &&
-         a.redistribution == b.redistribution && a.collective == b.collective &&
-         a.local_scale == b.local_scale && a.why.before == b.why.before &&
-         a.why.after == b.why.after && a.why.rule == b.why.rule;
+         a.bucket == b.bucket && a.module == b.module && a.row == b.row && a.rows == b.rows &&
+         a.partial == b.partial && a.redistribution == b.redistribution &&
+         a.collective == b.collective && a.local_scale == b.local_scale &&
+         a.why.before == b.why.before && a.why.after == b.why.after && a.why.rule == b.why.rule;
 }
 
 Json step_json(const PlanReport& report, const std::vector<PayloadReport>& payloads,

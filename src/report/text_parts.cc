@@ -211,21 +211,30 @@ std::int64_t padding_of(const Mesh& mesh, const PlannedParameter& parameter) {
   return varying.empty() ? padding * mesh.size(dims) : padding;
 }
 
+bool CollectiveKind::has(const CollectiveSpec& spec) const {
+  return op == spec.op && dims == spec.dims && group_size == spec.group_size &&
+         dtype == spec.dtype && takes_max == spec.takes_max;
+}
+
+bool CollectiveKind::is_like(const CollectiveKind& other) const {
+  return op == other.op && dims == other.dims && group_size == other.group_size &&
+         dtype == other.dtype && takes_max == other.takes_max;
+}
+
 std::vector<CollectiveKind> collective_kinds(const Report& report, std::int64_t step) {
   std::vector<CollectiveKind> kinds;
   for (const CollectiveReport& collective : report.collectives) {
     if (collective.step != step) continue;
     const CollectiveSpec& spec = collective.spec;
     const double scale = spec.prescale * spec.scale;
-    auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const CollectiveKind& other) {
-      return other.op == spec.op && other.dims == spec.dims && other.dtype == spec.dtype &&
-             other.group_size == spec.group_size;
-    });
+    auto kind = std::find_if(kinds.begin(), kinds.end(),
+                             [&](const CollectiveKind& other) { return other.has(spec); });
     if (kind == kinds.end()) {
       kinds.push_back({.op = spec.op,
                        .dims = spec.dims,
                        .group_size = spec.group_size,
                        .dtype = spec.dtype,
+                       .takes_max = spec.takes_max,
                        .phase = collective.phase,
                        .scale = scale});
       kind = kinds.end() - 1;

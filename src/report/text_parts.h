@@ -66,11 +66,16 @@ struct CollectiveKind {
   MeshDims dims;
   std::int64_t group_size = 1;
   DType dtype = DType::Float32;
+  bool takes_max = false;
   Phase phase = Phase::Forward;  ///< of the first
   std::int64_t count = 0;
   std::int64_t bytes_in = 0;    ///< per rank, all of them together; the most on any rank
   std::int64_t bytes_out = 0;   ///< likewise
   std::optional<double> scale;  ///< prescale * scale; none if they differ
+
+  /// Whether a collective is of this kind: op, dims, size of groups, dtype, sum or maximum.
+  [[nodiscard]] bool has(const CollectiveSpec& spec) const;
+  [[nodiscard]] bool is_like(const CollectiveKind& other) const;
 };
 
 /// The collectives of optimizer step `step` by op, dims and dtype, in the order of their first use.

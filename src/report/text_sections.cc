@@ -50,9 +50,7 @@ std::string count_text(const Report& report, const CollectiveKind& kind) {
   for (std::int64_t step = 1; step < report.scenario->training.steps; ++step) {
     std::int64_t count = 0;
     for (const CollectiveKind& other : collective_kinds(report, step)) {
-      if (other.op == kind.op && other.dims == kind.dims && other.dtype == kind.dtype) {
-        count = other.count;
-      }
+      if (other.is_like(kind)) count = other.count;
     }
     least = std::min(least, count);
     most = std::max(most, count);
@@ -62,6 +60,7 @@ std::string count_text(const Report& report, const CollectiveKind& kind) {
 
 std::string scale_text(const CollectiveKind& kind) {
   if (!is_reduction(kind.op)) return {};
+  if (kind.takes_max) return "max";
   if (!kind.scale) return "sum, scales differ";
   return *kind.scale == 1 ? "sum" : "sum x " + format_factor(*kind.scale);
 }

@@ -28,7 +28,7 @@ using ShardOfRank = std::function<TensorView(Rank, int parameter)>;
 class TensorParity {
  public:
   TensorParity(const Evidence& evidence, CheckId id)
-      : evidence_(evidence), bound_(bound_of(evidence.reference)), recorder_(id) {}
+      : evidence_(evidence), id_(id), bound_(bound_of(evidence.reference)), recorder_(id) {}
 
   CheckRecorder& recorder() { return recorder_; }
 
@@ -111,10 +111,18 @@ class TensorParity {
         const GatheredBoxes value(tensor.value, shape, boxes);
         const GatheredBoxes spread(tensor.spread, shape, boxes);
         choose(p, holders, [&](const std::string& of, Rank rank, const TensorView& got) {
-          compare_one(of, p, step, rank, boxes, got, {value.values(), spread.values(), bound_});
+          compare_one(of, p, step, rank, boxes, got,
+                      {value.values(), spread.values(), bound_at(p, step)});
         });
       });
     }
+  }
+
+  /// A parameter that nothing updates stays what it was, in every bit.
+  [[nodiscard]] ErrorBound bound_at(int p, std::int64_t step) const {
+    const bool is_kept =
+        id_ == CheckId::ParameterParity && !has_gradient(evidence_.plan.scenario, p, step);
+    return is_kept ? ErrorBound{.exact = true} : bound_;
   }
 
   /// Calls f(ranks that hold it, its boxes) for every part of the parameter.
@@ -175,6 +183,7 @@ class TensorParity {
   }
 
   const Evidence& evidence_;
+  CheckId id_;
   ErrorBound bound_;
   CheckRecorder recorder_;
   std::vector<ShardFailure> failures_;

@@ -20,7 +20,8 @@ void check_losses(const Evidence& evidence, Verdict& verdict);
 void check_gradients(const Evidence& evidence, Verdict& verdict);
 
 /// parameter-parity: initial shards equal the reference's in value, and updated shards after every
-/// step. Codes: PARAM_VALUE, VACUOUS_BOUND.
+/// step; those that have no gradient in a step stay what they were, in every bit. Codes:
+/// PARAM_VALUE, VACUOUS_BOUND.
 void check_parameters(const Evidence& evidence, Verdict& verdict);
 
 /// optimizer-state-parity, after every step, likewise with means; left out where the optimizer has

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <functional>
+
+#include "engine/rank_engine.h"
+#include "plan/plan.h"
+#include "trace/run_result.h"
+
+namespace hpsim::test {
+
+/// What a test does to the numbers of a rank: to those that it sends, once the engine has looked at
+/// them, or to those that it got.
+struct Spoiling {
+  using Spoil = std::function<void(const Step&, Rank, const CollectiveCall&)>;
+  Spoil sent;
+  Spoil got;
+};
+
+/// Runs a plan as the local executor does, but spoils numbers on their way.
+[[nodiscard]] RunResult run_spoiled(const VerifiedPlan& plan, const Spoiling& spoiling);
+
+}  // namespace hpsim::test
