@@ -205,8 +205,9 @@ TEST_CASE("without numbers, what needs them is named and left out") {
   CHECK(both.check->compared == 1);
 
   // A warning of numbers is never given; the others are compared.
-  Json report = small_report();
-  report["warnings"] = Json::array({{{"code", "SPEC_DISAGREES"}, {"param", "w"}}});
+  nlohmann::ordered_json report = small_report();
+  report["warnings"] =
+      nlohmann::ordered_json::array({{{"code", "SPEC_DISAGREES"}, {"param", "w"}}});
   const ExpectResult warnings = check_expect(
       R"json({"warnings": [{"code": "SPEC_DISAGREES"}, {"code": "LOCAL_MEAN", "step": 0}]})json",
       report, none);
