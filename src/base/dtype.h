@@ -21,6 +21,10 @@ enum class DType { Float64, Float32, BFloat16, Float16, Int64 };
 template <class T>
 bool round_to(DType dtype, T* values, std::int64_t count);
 
+/// How many values are none of `dtype`.
+template <class T>
+[[nodiscard]] std::int64_t count_foreign(DType dtype, const T* values, std::int64_t count);
+
 /// Whether `value` is one of `dtype`; NaN is.
 [[nodiscard]] bool is_representable(DType dtype, double value);
 

@@ -289,6 +289,7 @@ template <class T>
 ReferenceScalar exact_norm(const std::vector<PlainTensor<T>>& gradients, double p,
                            double confidence) {
   std::vector<TrackedTensor> values;
+  values.reserve(gradients.size());
   for (const PlainTensor<T>& gradient : gradients) {
     values.push_back({PlainTensor<double>(gradient.rows, gradient.cols,
                                           {gradient.data.begin(), gradient.data.end()}),

@@ -31,11 +31,12 @@ std::int64_t head_offset(const AttentionShape& shape, std::int64_t heads, std::i
   return (sample * shape.seq * heads + head) * shape.head_dim;
 }
 
+/// Null where there is no activation.
 template <class T>
 HeadMap<T> head_of(const AttentionShape& shape, T* x, std::int64_t heads, std::int64_t sample,
                    std::int64_t head) {
-  return HeadMap<T>(x + head_offset(shape, heads, sample, head), shape.seq, shape.head_dim,
-                    Eigen::OuterStride<>(heads * shape.head_dim));
+  T* const first = x == nullptr ? nullptr : x + head_offset(shape, heads, sample, head);
+  return HeadMap<T>(first, shape.seq, shape.head_dim, Eigen::OuterStride<>(heads * shape.head_dim));
 }
 
 template <class T>
@@ -101,7 +102,7 @@ void softmax_backward_in_place(const AttentionShape& shape, const QueryTile& til
   }
 }
 
-/// dq, and what one query head adds to dk and dv.
+/// dq, and what one query head adds to dk and dv, but those that are null.
 template <class T>
 struct HeadBackward {
   ConstHeadMap<T> q, k, v, dy;
@@ -116,11 +117,12 @@ struct HeadBackward {
       const auto k_seen = k.topRows(tile.keys);
       p.noalias() = q_tile * k_seen.transpose();
       softmax_in_place(shape, tile, p.data());
-      dv.topRows(tile.keys).noalias() += p.transpose() * dy_tile;
+      if (dv.data() != nullptr) dv.topRows(tile.keys).noalias() += p.transpose() * dy_tile;
+      if (dq.data() == nullptr && dk.data() == nullptr) return;
       ds.noalias() = dy_tile * v.topRows(tile.keys).transpose();
       softmax_backward_in_place(shape, tile, p.data(), ds.data());
-      dq.middleRows(tile.first, tile.rows).noalias() = ds * k_seen;
-      dk.topRows(tile.keys).noalias() += ds.transpose() * q_tile;
+      if (dq.data() != nullptr) dq.middleRows(tile.first, tile.rows).noalias() = ds * k_seen;
+      if (dk.data() != nullptr) dk.topRows(tile.keys).noalias() += ds.transpose() * q_tile;
     });
   }
 };
@@ -166,8 +168,9 @@ template <class T>
 void attention_core_backward(const AttentionShape& shape, const T* q, const T* k, const T* v,
                              const T* dy, T* dq, T* dk, T* dv, T* scratch) {
   const std::int64_t kv_elems = shape.samples * shape.seq * shape.kv_heads * shape.head_dim;
-  std::fill_n(dk, kv_elems, T(0));
-  std::fill_n(dv, kv_elems, T(0));
+  for (T* const sum : {dk, dv}) {
+    if (sum != nullptr) std::fill_n(sum, kv_elems, T(0));
+  }
   each_head(shape, [&](std::int64_t sample, std::int64_t head, std::int64_t kv_head) {
     HeadBackward<T>{.q = head_of(shape, q, shape.heads, sample, head),
                     .k = head_of(shape, k, shape.kv_heads, sample, kv_head),

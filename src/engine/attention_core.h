@@ -29,7 +29,7 @@ template <class T>
 void attention_core_forward(const AttentionShape& shape, const T* q, const T* k, const T* v, T* y,
                             T* scratch);
 
-/// dq, dk and dv, overwriting; query heads of a group are added in order.
+/// dq, dk and dv, overwriting, but those that are null; query heads of a group are added in order.
 /// \pre these overlap nothing that is read
 template <class T>
 void attention_core_backward(const AttentionShape& shape, const T* q, const T* k, const T* v,

@@ -18,7 +18,7 @@ void draw_samples(const Scenario& scenario, const Pass& pass, const char* name,
                   T* data) {
   const std::uint64_t key = fill_key(name, scenario.data.seed);
   const std::int64_t batch = scenario.micro_batch_size();
-  T* const begin = data;
+  const DType dtype = scenario.numerics.dtype;
   const std::int64_t positions = num_positions(scenario.model);
   const std::int64_t width = part.features.length();
   const bool are_whole_rows = width == features;
@@ -29,15 +29,14 @@ void draw_samples(const Scenario& scenario, const Pass& pass, const char* name,
       const std::int64_t row = sample * positions + part.positions.begin;
       if (are_whole_rows) {
         const std::int64_t elems = part.positions.length() * features;
-        fill(data, elems, key, row * features, spec);
+        fill(data, elems, key, row * features, spec, dtype);
         data += elems;
         continue;
       }
       for (std::int64_t i = 0; i < part.positions.length(); ++i, data += width)
-        fill(data, width, key, (row + i) * features + part.features.begin, spec);
+        fill(data, width, key, (row + i) * features + part.features.begin, spec, dtype);
     }
   }
-  if (spec.kind != FillSpec::Kind::Token) round_to(scenario.numerics.dtype, begin, data - begin);
 }
 
 template <class T>
@@ -100,6 +99,7 @@ CollectiveEnds<T> LocalLoss<T>::begin(const Pass& pass, const LocalActivation<T>
   cross_entropy_statistics(output.data.data(), rows_, classes, targets_.data.data(),
                            statistics_.data.data());
   if (num_parts_ == 1) return {};
+  round_to(dtype, statistics_.data.data(), statistics_.elems);
   gathered_ = take_activation(memory, dtype, num_parts_ * statistics_.elems);
   return {statistics_.data.data(), gathered_.data.data()};
 }

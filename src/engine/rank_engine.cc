@@ -233,10 +233,9 @@ class RankEngineOf : public RankEngine {
     if (!is_emulated_) return;
     const DType dtype = step_at(plan_step).collective->dtype;
     record_.wire_checked += elems;
-    for (std::int64_t i = 0; i < elems; ++i) {
-      if (is_representable(dtype, static_cast<double>(input[i]))) continue;
-      if (record_.wire_foreign++ == 0) record_.first_foreign = plan_step;
-    }
+    const std::int64_t foreign = count_foreign(dtype, input, elems);
+    if (foreign > 0 && record_.wire_foreign == 0) record_.first_foreign = plan_step;
+    record_.wire_foreign += foreign;
   }
 
   [[nodiscard]] CollectiveCall call(std::int64_t plan_step, const T* input, T* output) {

@@ -28,8 +28,8 @@ void silu_gate_backward(const T* a, const T* b, const T* dy, std::int64_t elems,
   const auto b_gradient = [](const Lanes<T>& u, const Lanes<T>& d) -> Lanes<T> {
     return d * (u * sigmoid<T>(u));
   };
-  lane_map(elems, a_gradient, da, a, b, dy);
-  lane_map(elems, b_gradient, db, a, dy);
+  if (da != nullptr) lane_map(elems, a_gradient, da, a, b, dy);
+  if (db != nullptr) lane_map(elems, b_gradient, db, a, dy);
 }
 
 #define HPSIM_INSTANTIATE(T)                                                \

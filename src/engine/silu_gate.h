@@ -9,7 +9,7 @@ namespace hpsim {
 template <class T>
 void silu_gate_forward(const T* a, const T* b, std::int64_t elems, T* y);
 
-/// \pre da overlaps nothing that is read; db may be dy
+/// Both, but one that is null. \pre da overlaps nothing that is read; db may be dy
 template <class T>
 void silu_gate_backward(const T* a, const T* b, const T* dy, std::int64_t elems, T* da, T* db);
 

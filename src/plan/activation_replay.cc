@@ -82,22 +82,28 @@ void ActivationReplay::forget(const std::vector<int>& values) {
     states_.erase(value);
 }
 
-const ActivationReplay::State* ActivationReplay::find(int value) const {
-  while (value >= 0) {
-    const auto found = states_.find(value);
-    if (found != states_.end()) return &found->second;
+int ActivationReplay::held_for(int value) const {
+  while (value >= 0 && !states_.contains(value))
     value = sources_.at(static_cast<std::size_t>(value));
-  }
-  return nullptr;
+  return value;
+}
+
+const ActivationReplay::State* ActivationReplay::find(int value) const {
+  const int held = held_for(value);
+  return held < 0 ? nullptr : &states_.at(held);
 }
 
 std::optional<ActivationReplay::Fault> ActivationReplay::missing(int value, int activation,
                                                                  bool is_gradient,
                                                                  const std::string& who) const {
-  if (find(value) == nullptr) {
-    return Fault{FindingCode::CommOrder, fmt::format("{} is not there", who)};
-  }
+  const int held = held_for(value);
+  if (held < 0) return Fault{FindingCode::CommOrder, fmt::format("{} is not there", who)};
   const ActivationValue& known = plan_.values.at(static_cast<std::size_t>(value));
+  const DType dtype = plan_.values.at(static_cast<std::size_t>(held)).dtype;
+  if (dtype != known.dtype) {
+    return Fault{FindingCode::CommDtype, fmt::format("{} is {}, it was not cast to {}", who,
+                                                     name_of(dtype), name_of(known.dtype))};
+  }
   if (known.activation == activation && known.is_gradient == is_gradient) return std::nullopt;
   return Fault{FindingCode::CommOrder, fmt::format("{} is {}activation {}, expected {}", who,
                                                    known.is_gradient ? "the gradient of " : "",
@@ -229,6 +235,7 @@ std::optional<ActivationReplay::Fault> ActivationReplay::forward(int module) {
     const Placement& first = inputs[0][at];
     if (is_cut(first) && !cuts(first, features_)) batch_dims_[at_module].push_back(dim);
   }
+  if (!fault) fault = wrong_output_dtype(module);
   inputs_[at_module] = std::move(inputs);
   outputs_[at_module] = output;
   states_[planned.output] = {std::move(output), {}};
@@ -248,9 +255,36 @@ std::optional<ActivationReplay::Fault> ActivationReplay::wrong_dtype(int module,
                fmt::format("its input is {}, its weight {}", name_of(got), name_of(wanted))};
 }
 
+std::optional<ActivationReplay::Fault> ActivationReplay::wrong_output_dtype(int module) const {
+  const auto at = static_cast<std::size_t>(module);
+  const auto dtype_of = [&](int value) {
+    return plan_.values.at(static_cast<std::size_t>(value)).dtype;
+  };
+  const ModulePlan& planned = plan_.modules[at];
+  const int weight = weights_.at(at);
+  const DType wanted =
+      weight < 0 ? dtype_of(planned.inputs.at(0)) : plan_.parameter(weight).compute_dtype;
+  const DType got = dtype_of(planned.output);
+  if (got == wanted) return std::nullopt;
+  return Fault{FindingCode::CommDtype,
+               fmt::format("its output is {}, it computes in {}", name_of(got), name_of(wanted))};
+}
+
+std::optional<ActivationReplay::Fault> ActivationReplay::wrong_gradient_dtype(
+    int gradient, int value, const std::string& who) const {
+  const DType got = plan_.values.at(static_cast<std::size_t>(gradient)).dtype;
+  const DType wanted = plan_.values.at(static_cast<std::size_t>(value)).dtype;
+  if (got == wanted) return std::nullopt;
+  return Fault{FindingCode::CommDtype, fmt::format("the gradient of {} is {}, {} is {}", who,
+                                                   name_of(got), who, name_of(wanted))};
+}
+
 std::optional<ActivationReplay::Fault> ActivationReplay::loss() {
   const int last = static_cast<int>(plan_.modules.size());
   std::optional<Fault> fault = missing(plan_.loss.output, last, false, "the model's output");
+  if (!fault) {
+    fault = wrong_gradient_dtype(plan_.loss.gradient, plan_.loss.output, "the model's output");
+  }
   const State* const output = find(plan_.loss.output);
   const Layout now = output == nullptr ? plan_.output : output->layout;
   for (int dim = 0; !fault && dim < plan_.mesh().num_dims(); ++dim) {
@@ -292,6 +326,7 @@ std::optional<ActivationReplay::Fault> ActivationReplay::backward(int module) {
   const ModulePlan& planned = plan_.modules[at_module];
   std::optional<Fault> fault =
       missing(planned.output_gradient, module + 1, true, "the gradient of its output");
+  if (!fault) fault = wrong_gradient_dtype(planned.output_gradient, planned.output, "its output");
   if (!fault) fault = incomplete(planned.output_gradient, module + 1);
   const Layout& output = outputs_[at_module];
   const State* const arrived = find(planned.output_gradient);
@@ -308,6 +343,7 @@ std::optional<ActivationReplay::Fault> ActivationReplay::backward(int module) {
   for (std::size_t i = 0; i < planned.input_gradients.size(); ++i) {
     const int value = planned.input_gradients[i];
     if (value < 0) continue;
+    if (!fault) fault = wrong_gradient_dtype(value, planned.inputs.at(i), "its input");
     Layout left = inputs_[at_module][i];
     for (int dim = 0; dim < plan_.mesh().num_dims(); ++dim) {
       const Placement* cut = weight_cut(module, dim);

@@ -34,7 +34,9 @@ class ActivationReplay {
   ///   any other layout than the module can compute with, or a
   ///   value that is of another activation or is not there       COMM_ORDER
   ///   a redistribution that is not what its layouts ask for     COMM_SHAPE
-  ///   a module reads numbers of another dtype than its weight   COMM_DTYPE
+  ///   a module reads numbers of another dtype than its weight,
+  ///   gives others, or a gradient has not the dtype of what it
+  ///   is of; a cast was left out                                COMM_DTYPE
   [[nodiscard]] std::optional<Fault> take(const Step& step);
 
   /// Mesh dims of more than one rank along which the forward of `module` saw different samples or
@@ -59,13 +61,20 @@ class ActivationReplay {
   std::optional<Fault> backward(int module);
   void forget(const std::vector<int>& values);
 
-  /// What there is of a value; where its redistribution was left out, of what that would have
-  /// changed. Null: there is nothing.
+  /// What is there for a value: itself; where its redistribution was left out, what that would have
+  /// changed. -1: nothing.
+  [[nodiscard]] int held_for(int value) const;
+  /// Of that. Null: there is nothing.
   [[nodiscard]] const State* find(int value) const;
   /// Why a value cannot be read as that activation, if it cannot.
   [[nodiscard]] std::optional<Fault> missing(int value, int activation, bool is_gradient,
                                              const std::string& who) const;
   [[nodiscard]] std::optional<Fault> wrong_dtype(int module, int value) const;
+  /// Why an output has another dtype than its module computes in, or a gradient another one than
+  /// what it is of, if it has.
+  [[nodiscard]] std::optional<Fault> wrong_output_dtype(int module) const;
+  [[nodiscard]] std::optional<Fault> wrong_gradient_dtype(int gradient, int value,
+                                                          const std::string& who) const;
   [[nodiscard]] std::optional<Fault> incomplete(int value, int activation) const;
   [[nodiscard]] const Placement* weight_cut(int module, int mesh_dim) const;
   [[nodiscard]] std::string wanted_along(int module, int mesh_dim, const Layout& input) const;

@@ -265,6 +265,13 @@ class Replay {
             return fmt::format("bucket {} is not sharded outside compute", index_of(each));
           });
         }
+        expect(
+            std::exchange(is_clipped_, false) == plan_.scenario.training.clip_grad_norm.has_value(),
+            FindingCode::CommCount, step, [&] {
+              return plan_.scenario.training.clip_grad_norm
+                         ? "its gradients are not clipped"
+                         : "its gradients are clipped, and nothing asks for it";
+            });
         for (BucketState& each : state_) {
           each.awaits_average = averages(each);
           each.open_row = -1;
@@ -335,9 +342,15 @@ class Replay {
     state.is_scattered = false;
   }
 
-  /// One number, over all ranks.
+  /// One number, over all ranks, once all gradients are stored.
   void check_clip(const Step& step) {
     const std::int64_t num_ranks = plan_.mesh().num_ranks();
+    expect(!std::exchange(is_clipped_, true), FindingCode::CommCount, step,
+           [] { return "gradients are clipped already"; });
+    for (const BucketState& each : state_) {
+      expect(each.open_row < 0, FindingCode::CommOrder, step,
+             [&] { return fmt::format("gradients of bucket {} are not stored", index_of(each)); });
+    }
     expect(step.collective.has_value() == (num_ranks > 1), FindingCode::CommCount, step,
            [&] { return fmt::format("a norm over {} ranks has one all_reduce", num_ranks); });
     if (!step.collective) return;
@@ -348,6 +361,15 @@ class Replay {
              return fmt::format("over {} ranks, the norm is of {}", plan_.mesh().size(spec.dims),
                                 num_ranks);
            });
+    expect(spec.dtype == DType::Float64, FindingCode::CommDtype, step, [&] {
+      return fmt::format("{} on the wire, expected {}", name_of(spec.dtype),
+                         name_of(DType::Float64));
+    });
+    expect(spec.elems_in == 1 && spec.elems_out == 1, FindingCode::CommShape, step, [&] {
+      return fmt::format("{} elements in and {} out, expected 1",
+                         to_string(plan_.mesh(), spec.elems_in),
+                         to_string(plan_.mesh(), spec.elems_out));
+    });
     const auto& clip = plan_.scenario.training.clip_grad_norm;
     const bool is_max = clip && std::isinf(clip->norm_type);
     expect(clip && spec.takes_max == is_max && spec.prescale == 1 && spec.scale == 1,
@@ -364,6 +386,7 @@ class Replay {
       scattered_in_;  ///< per bucket: last pass
   std::vector<std::vector<int>> parameters_of_module_;
   std::vector<BucketState> state_;
+  bool is_clipped_ = false;  ///< of the optimizer step at hand
   std::vector<std::vector<int>> buckets_of_module_;
   std::optional<ActivationReplay> activations_;
   std::optional<TokenReplay> tokens_;

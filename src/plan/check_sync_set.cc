@@ -61,7 +61,7 @@ class SyncCheck {
         parameters_(parameters_of_modules(plan.scenario)),
         modules_(modules_of_parameters(plan.scenario)) {
     if (!plan.scenario.model.is_elementwise()) activations_.emplace(plan);
-    gradients_.assign(plan.parameters.size(), Gradient{none(), none(), none(), {}});
+    gradients_.assign(plan.parameters.size(), no_gradient());
   }
 
   PlanCheckOutcome run() {
@@ -87,19 +87,22 @@ class SyncCheck {
       return times == other.times && scale == other.scale;
     }
   };
+  /// Each once that was treated in its own way.
+  using Lots = std::vector<Terms>;
   struct Gradient {
-    Terms fresh;      ///< as backward left them
-    Terms scattered;  ///< rows that wait for all-reduces
-    Terms averaged;   ///< what averaging the weights does to all of them
-    std::vector<Terms> stored;
+    Lots fresh;      ///< as backward left them, and what was done to them there
+    Lots scattered;  ///< rows that wait for all-reduces
+    Lots stored;
+    Terms averaged;  ///< what averaging the weights does to all of them
   };
 
   [[nodiscard]] Terms none() const {
     return {0, std::vector<int>(static_cast<std::size_t>(mesh_.num_dims()), 0), 1};
   }
+  [[nodiscard]] Gradient no_gradient() const { return {{}, {}, {}, none()}; }
   [[nodiscard]] Gradient& gradient(int p) { return gradients_.at(static_cast<std::size_t>(p)); }
   /// What later steps of a reduction work on.
-  [[nodiscard]] Terms& terms_at(const Step& step, int p) {
+  [[nodiscard]] Lots& lots_at(const Step& step, int p) {
     const bool scatters = !plan_.bucket(step.bucket).scatter_dims.empty();
     return scatters ? gradient(p).scattered : gradient(p).fresh;
   }
@@ -117,7 +120,9 @@ class SyncCheck {
           const bool is_left = std::any_of(step.rows.begin(), step.rows.end(), [&](int row) {
             return Plan::position_in(plan_.gradient_row(row), p) >= 0;
           });
-          if (is_left) ++gradient(p).fresh.count;
+          Terms term = none();
+          term.count = 1;
+          if (is_left) add(gradient(p).fresh, std::move(term));
         }
         break;
       case StepKind::ReduceScatter:
@@ -125,13 +130,19 @@ class SyncCheck {
         break;
       case StepKind::AllReduce:
         if (!step.collective) break;
-        each_parameter(plan_, step, [&](int p) { reduce(*step.collective, terms_at(step, p)); });
+        each_parameter(plan_, step, [&](int p) {
+          for (Terms& terms : lots_at(step, p))
+            reduce(*step.collective, terms);
+        });
         break;
       case StepKind::ScaleGradient:
-        each_parameter(plan_, step, [&](int p) { terms_at(step, p).scale *= step.local_scale; });
+        each_parameter(plan_, step, [&](int p) {
+          for (Terms& terms : lots_at(step, p))
+            terms.scale *= step.local_scale;
+        });
         break;
       case StepKind::StoreGradient:
-        each_parameter(plan_, step, [&](int p) { keep(gradient(p), terms_at(step, p)); });
+        each_parameter(plan_, step, [&](int p) { move(lots_at(step, p), gradient(p).stored); });
         break;
       case StepKind::AverageWeights:
         if (!step.collective) break;
@@ -145,27 +156,25 @@ class SyncCheck {
     }
   }
 
-  /// Rows that wait must have been scattered alike.
   void scatter(const Step& step, int p) {
     Gradient& now = gradient(p);
-    Terms moved = std::exchange(now.fresh, none());
-    reduce(*step.collective, moved);
-    if (now.scattered.count > 0 && !now.scattered.is_like(moved))
-      keep(now, now.scattered);  // judged by itself
-    moved.count += now.scattered.count;
-    now.scattered = std::move(moved);
+    for (Terms& terms : now.fresh)
+      reduce(*step.collective, terms);
+    move(now.fresh, now.scattered);
   }
 
-  /// Terms of an optimizer step that were treated alike are judged together.
-  void keep(Gradient& now, Terms& terms) {
-    Terms kept = std::exchange(terms, none());
-    if (kept.count == 0) return;
-    for (Terms& known : now.stored) {
-      if (!known.is_like(kept)) continue;
-      known.count += kept.count;
+  /// Terms that were treated alike are judged together.
+  static void add(Lots& lots, Terms terms) {
+    for (Terms& known : lots) {
+      if (!known.is_like(terms)) continue;
+      known.count += terms.count;
       return;
     }
-    now.stored.push_back(std::move(kept));
+    lots.push_back(std::move(terms));
+  }
+  static void move(Lots& from, Lots& to) {
+    for (Terms& terms : std::exchange(from, {}))
+      add(to, std::move(terms));
   }
 
   /// Whether terms of the gradient that a module leaves are of one sum over the ranks along a dim.
@@ -177,9 +186,9 @@ class SyncCheck {
   }
 
   void judge(std::size_t p, std::int64_t step) {
-    Gradient now = std::exchange(gradients_[p], Gradient{none(), none(), none(), {}});
-    keep(now, now.fresh);  // that are not stored check_agreement says
-    keep(now, now.scattered);
+    Gradient now = std::exchange(gradients_[p], no_gradient());
+    move(now.fresh, now.stored);  // that are not stored check_agreement says
+    move(now.scattered, now.stored);
     const PlannedParameter& parameter = plan_.parameters[p];
     if (!has_gradient(plan_.scenario, static_cast<int>(p), step)) {
       recorder_.count();

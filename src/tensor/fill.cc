@@ -1,5 +1,7 @@
 #include "tensor/fill.h"
 
+#include <type_traits>
+
 namespace hpsim {
 namespace {
 
@@ -46,7 +48,23 @@ void fill(T* out, std::int64_t count, std::uint64_t key, std::int64_t first, con
   }
 }
 
-template void fill<float>(float*, std::int64_t, std::uint64_t, std::int64_t, const FillSpec&);
-template void fill<double>(double*, std::int64_t, std::uint64_t, std::int64_t, const FillSpec&);
+template <class T>
+void fill(T* out, std::int64_t count, std::uint64_t key, std::int64_t first, const FillSpec& spec,
+          DType dtype) {
+  const bool is_own = dtype == (std::is_same_v<T, float> ? DType::Float32 : DType::Float64);
+  if (is_own || spec.kind == FillSpec::Kind::Token) return fill(out, count, key, first, spec);
+  for (std::int64_t i = 0; i < count; ++i) {
+    double value = value_at(key, first + i, spec);
+    round_to(dtype, &value, 1);
+    out[i] = static_cast<T>(value);
+  }
+}
+
+#define HPSIM_INSTANTIATE(T)                                                          \
+  template void fill(T*, std::int64_t, std::uint64_t, std::int64_t, const FillSpec&); \
+  template void fill(T*, std::int64_t, std::uint64_t, std::int64_t, const FillSpec&, DType);
+HPSIM_INSTANTIATE(float)
+HPSIM_INSTANTIATE(double)
+#undef HPSIM_INSTANTIATE
 
 }  // namespace hpsim

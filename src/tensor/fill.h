@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "base/dtype.h"
+
 namespace hpsim {
 
 /// How the values of a tensor are drawn. A value depends on (tensor name, global index, seed) only,
@@ -35,5 +37,11 @@ struct FillSpec {
 /// out[i] = value_at(key, first + i), rounded once to T.
 template <class T>
 void fill(T* out, std::int64_t count, std::uint64_t key, std::int64_t first, const FillSpec& spec);
+
+/// The same rounded once to `dtype`, and held as T, which has all of its numbers; tokens are not
+/// rounded.
+template <class T>
+void fill(T* out, std::int64_t count, std::uint64_t key, std::int64_t first, const FillSpec& spec,
+          DType dtype);
 
 }  // namespace hpsim

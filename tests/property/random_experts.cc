@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "random_policies.h"
+
 namespace hpsim::test {
 namespace {
 
@@ -22,6 +24,7 @@ class ExpertsDraw {
     draw_cuts();
     draw_training();
     if (dice_.one_in(3)) json_["numerics"] = {{"dtype", "float64"}};
+    draw_policies(dice_, json_, dice_.one_in(5));
     return json_;
   }
 

@@ -14,10 +14,12 @@
 #include "mesh/group.h"
 #include "plan/build_plan.h"
 #include "plan/verify_plan.h"
+#include "policy_variety.h"
 #include "random_experts.h"
 #include "random_scenario.h"
 #include "random_transformer.h"
 #include "saved_if_failing.h"
+#include "scenario/gradients.h"
 #include "scenario/parse.h"
 #include "support/catch.h"
 #include "verify/compare_runs.h"
@@ -26,6 +28,8 @@ namespace hpsim::test {
 namespace {
 
 constexpr int kDefaultCount = 200;
+/// How often each policy comes among them.
+constexpr int kLeast = 4;
 
 std::string all_messages(const Verdict& verdict) {
   std::string text;
@@ -48,17 +52,55 @@ std::optional<ReferenceRun> reference_of(const VerifiedPlan& plan, const RunResu
   }
 }
 
-/// Moves one gradient element of a random shard by more than any bound, also of the mean over ranks
-/// that have gradients of their own; the rank, or -1 if the shard is empty.
-std::int64_t spoil_one_gradient(Dice& dice, RunResult& run, int p) {
+/// How runs in dtypes of 16 bits end. They may honestly say that bounds are too wide to prove
+/// something, and nothing else.
+class NarrowRuns {
+ public:
+  /// Whether that is how it ended, or all is well.
+  bool accepts(const VerifiedPlan& plan, const Verdict& verdict) {
+    if (!is_narrow(plan->scenario) || plan->scenario.is_exact()) return verdict.passed();
+    ++num_runs_;
+    num_passed_ += verdict.passed() ? 1 : 0;
+    return verdict.passed() || is_only_vacuous(verdict);
+  }
+  void check(int least) const {
+    std::cout << num_runs_ << " in 16 bits, of which " << num_passed_ << " prove all\n";
+    CHECK(num_runs_ >= least);
+    CHECK(num_passed_ * 2 > num_runs_);
+  }
+
+ private:
+  static bool is_only_vacuous(const Verdict& verdict) {
+    const auto has = [&](CheckId check, bool is_vacuous) {
+      return std::any_of(verdict.findings.begin(), verdict.findings.end(), [&](const Finding& f) {
+        return f.check == check && f.severity == Severity::Error &&
+               (f.code == FindingCode::VacuousBound) == is_vacuous;
+      });
+    };
+    return std::all_of(verdict.checks.begin(), verdict.checks.end(), [&](const CheckResult& check) {
+      return check.passed || (has(check.id, true) && !has(check.id, false));
+    });
+  }
+
+  int num_runs_ = 0;
+  int num_passed_ = 0;
+};
+
+/// Moves one gradient element of a random shard by more than any bound that says something, also of
+/// the mean over ranks that have gradients of their own; the rank, or -1 if the shard is empty, or
+/// there is no gradient.
+std::int64_t spoil_one_gradient(Dice& dice, const Scenario& scenario, RunResult& run, int p) {
   const ResultLayout& layout = run.layout();
   const Rank rank{dice.below(static_cast<std::int64_t>(layout.recording().size()))};
   const std::int64_t elems = layout.shard_elems(rank, p);
-  if (elems == 0) return -1;
   const std::int64_t step = dice.below(layout.num_steps());
+  if (elems == 0 || !has_gradient(scenario, p, step)) return -1;
   const std::int64_t i = dice.below(elems);
   const TensorView view = run.gradient(rank, step, p);
-  const double spoiled = view.at(i) + std::abs(view.at(i)) + 1;
+  double largest = 0;
+  for (std::int64_t j = 0; j < elems; ++j)
+    largest = std::max(largest, std::abs(view.at(j)));
+  const double spoiled = view.at(i) + 2 * largest + 1;
   std::byte* data = run.bytes(layout.gradient(rank, step, p));
   if (layout.dtype() == DType::Float64) {
     reinterpret_cast<double*>(data)[i] = spoiled;
@@ -155,10 +197,11 @@ class Variety {
     const Scenario& scenario = plan->scenario;
     for (const Bucket& bucket : plan->buckets) {
       note("ranks with rows of different sizes", !bucket.row_elems.is_uniform());
-      note("partial dims", !bucket.partials.empty());
       note("ignored parameters", bucket.is_ignored);
       note("averaged weights", !bucket.average_dims.empty());
     }
+    for (const GradientRow& row : plan->gradient_rows)
+      note("partial dims", !row.partials.empty());
     for (int p = 0; p < static_cast<int>(plan->parameters.size()); ++p) {
       const PlannedParameter& parameter = plan->parameter(p);
       const bool is_cut = parameter.shard_size() > 1;
@@ -213,6 +256,15 @@ class Variety {
   std::map<std::string, int> counts_;
 };
 
+/// Whether a norm was larger than it may be.
+bool has_clipped(const VerifiedPlan& plan, const RunResult& run) {
+  const auto& clip = plan->scenario.training.clip_grad_norm;
+  for (std::int64_t step = 0; clip && step < run.layout().num_steps(); ++step) {
+    if (run.step_record(Rank{0}, step).clip_norm > clip->max_norm) return true;
+  }
+  return false;
+}
+
 TEST_CASE("random scenarios pass on symbolic and local, and fail once a gradient is spoiled") {
   const std::uint64_t seed = property_seed();
   const int count = property_count(kDefaultCount);
@@ -220,8 +272,13 @@ TEST_CASE("random scenarios pass on symbolic and local, and fail once a gradient
   Dice dice(seed);
   int num_exact = 0;
   int num_refused = 0;
+  int num_exact_narrow = 0;
+  int num_exact_in_passes = 0;
+  int num_clipped = 0;
   int num_spoiled = 0;
   Variety variety;
+  PolicyVariety policies;
+  NarrowRuns narrow;
   for (int i = 0; i < count; ++i) {
     SavedIfFailing text(random_scenario(dice), i, seed);
     INFO("scenario " << i << " of seed " << seed << ", saved as " << text.file());
@@ -229,6 +286,7 @@ TEST_CASE("random scenarios pass on symbolic and local, and fail once a gradient
     const VerifiedPlan plan = verify_plan(build_plan(scenario));
 
     variety.add(plan);
+    policies.add(*plan);
     const RunResult symbolic = SymbolicExecutor().run(plan, {});
     const Verdict of_symbolic = compare_runs(plan, symbolic, {});
     INFO(all_messages(of_symbolic));
@@ -240,15 +298,21 @@ TEST_CASE("random scenarios pass on symbolic and local, and fail once a gradient
     num_exact += scenario.is_exact() ? 1 : 0;
     num_refused += reference ? 0 : 1;
     if (!reference) continue;
+    num_exact_narrow += scenario.is_exact() && is_narrow(scenario) ? 1 : 0;
+    num_exact_in_passes += scenario.is_exact() && scenario.training.micro_batches > 1 ? 1 : 0;
+    num_clipped += has_clipped(plan, run) ? 1 : 0;
     const Verdict verdict = compare_runs(plan, run, *reference);
     INFO(all_messages(verdict));
-    text.expect(verdict.passed());
+    text.expect(narrow.accepts(plan, verdict));
+    if (!verdict.passed()) continue;
 
-    RunResult unscaled = LocalExecutor().run(plan, {});
-    check_that_a_missing_factor_is_named(plan, unscaled, *reference);
+    if (!is_narrow(scenario) || scenario.is_exact()) {
+      RunResult unscaled = LocalExecutor().run(plan, {});
+      check_that_a_missing_factor_is_named(plan, unscaled, *reference);
+    }
 
     const auto p = static_cast<int>(dice.below(static_cast<std::int64_t>(plan->parameters.size())));
-    const std::int64_t rank = spoil_one_gradient(dice, run, p);
+    const std::int64_t rank = spoil_one_gradient(dice, plan->scenario, run, p);
     if (rank < 0) continue;
     ++num_spoiled;
     const Verdict spoiled = compare_runs(plan, run, *reference);
@@ -264,10 +328,18 @@ TEST_CASE("random scenarios pass on symbolic and local, and fail once a gradient
     }
     text.expect(is_named);
   }
-  std::cout << num_exact << " exact, of which " << num_refused << " refused; " << num_spoiled
-            << " spoiled\n";
+  std::cout << num_exact << " exact, of which " << num_refused << " refused, " << num_exact_narrow
+            << " in 16 bits, and " << num_exact_in_passes << " in micro-batches; " << num_clipped
+            << " clipped; " << num_spoiled << " spoiled\n";
   CHECK(num_refused * 2 <= num_exact);
-  if (count >= kDefaultCount) variety.check();
+  if (count >= kDefaultCount) {
+    variety.check();
+    policies.check(kLeast);
+    narrow.check(kLeast);
+    CHECK(num_exact_narrow >= kLeast);
+    CHECK(num_exact_in_passes >= kLeast);
+    CHECK(num_clipped >= kLeast);
+  }
   CHECK(num_spoiled * 2 >= count - num_refused);
 }
 
@@ -276,10 +348,13 @@ TEST_CASE("random transformers pass on symbolic and local, and fail once a gradi
   const int count = property_count(kDefaultCount);
   Dice dice(seed);
   int num_spoiled = 0;
+  PolicyVariety policies;
+  NarrowRuns narrow;
   for (int i = 0; i < count; ++i) {
     SavedIfFailing text(random_transformer(dice), i, seed);
     INFO("transformer " << i << " of seed " << seed << ", saved as " << text.file());
     const VerifiedPlan plan = verify_plan(build_plan(parse_scenario(text.json(), text.file())));
+    policies.add(*plan);
     const RunResult symbolic = SymbolicExecutor().run(plan, {});
     text.expect(compare_runs(plan, symbolic, {}).passed());
     RunResult run = LocalExecutor().run(plan, {});
@@ -288,13 +363,17 @@ TEST_CASE("random transformers pass on symbolic and local, and fail once a gradi
     REQUIRE(reference.has_value());
     const Verdict verdict = compare_runs(plan, run, *reference);
     INFO(all_messages(verdict));
-    text.expect(verdict.passed());
+    text.expect(narrow.accepts(plan, verdict));
+    if (!verdict.passed()) continue;
     const auto p = static_cast<int>(dice.below(static_cast<std::int64_t>(plan->parameters.size())));
-    if (spoil_one_gradient(dice, run, p) < 0) continue;
+    if (spoil_one_gradient(dice, plan->scenario, run, p) < 0) continue;
     ++num_spoiled;
     text.expect(!compare_runs(plan, run, *reference).passed());
   }
   CHECK(num_spoiled * 2 >= count);
+  if (count < kDefaultCount) return;
+  policies.check(kLeast);
+  narrow.check(kLeast);
 }
 
 /// Multiplies the gradients of all experts, on all ranks and in all steps.
@@ -350,10 +429,13 @@ TEST_CASE("random mixtures of experts pass, and wrong counts and divisors are se
   Dice dice(seed);
   int num_near_ties = 0;
   int num_exchanging = 0;
+  PolicyVariety policies;
+  NarrowRuns narrow;
   for (int i = 0; i < count; ++i) {
     SavedIfFailing text(random_experts(dice), i, seed);
     INFO("mixture " << i << " of seed " << seed << ", saved as " << text.file());
     const VerifiedPlan plan = verify_plan(build_plan(parse_scenario(text.json(), text.file())));
+    policies.add(*plan);
     text.expect(compare_runs(plan, SymbolicExecutor().run(plan, {}), {}).passed());
     RunResult run = LocalExecutor().run(plan, {});
     ReferenceRun reference;
@@ -367,7 +449,8 @@ TEST_CASE("random mixtures of experts pass, and wrong counts and divisors are se
     }
     const Verdict verdict = compare_runs(plan, run, reference);
     INFO(all_messages(verdict));
-    text.expect(verdict.passed());
+    text.expect(narrow.accepts(plan, verdict));
+    if (!verdict.passed()) continue;
     const int module = experts_modules(plan->scenario.model).at(0);
     num_exchanging += exchange_dims(*plan, module).empty() ? 0 : 1;
     // One position more to an expert than the baseline sends there.
@@ -378,10 +461,13 @@ TEST_CASE("random mixtures of experts pass, and wrong counts and divisors are se
         miscounted.findings.begin(), miscounted.findings.end(),
         [](const Finding& finding) { return finding.code == FindingCode::RouteWrong; }));
     --run.routed(rank, 0, 0)[0];
-    check_that_divisors_of_experts_are_named(plan, run, reference);
+    if (!is_narrow(plan->scenario)) check_that_divisors_of_experts_are_named(plan, run, reference);
   }
   CHECK(num_near_ties * 10 <= count);
   CHECK(num_exchanging * 3 >= count);
+  if (count < kDefaultCount) return;
+  policies.check(kLeast);
+  narrow.check(kLeast);
 }
 
 }  // namespace

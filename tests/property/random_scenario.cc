@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "random_policies.h"
+
 namespace hpsim::test {
 namespace {
 
@@ -24,6 +26,7 @@ class ScenarioDraw {
     is_exact_ = dice_.one_in(4);
     draw_mesh();
     draw_sync_object();
+    is_narrow_ = !averages_ && dice_.one_in(4);
     draw_sharding();
     if (dice_.one_in(2)) {
       draw_modules();
@@ -38,6 +41,7 @@ class ScenarioDraw {
     if (is_exact_) numerics["mode"] = "exact";
     json_["numerics"] = std::move(numerics);
     if (!fully_shard_.empty()) json_["fully_shard"] = fully_shard_;
+    draw_policies(dice_, json_, is_narrow_);
     return json_;
   }
 
@@ -282,8 +286,9 @@ class ScenarioDraw {
   void draw_modules() {
     Json model = Json::array();
     // Exact integers grow with every layer.
-    const std::int64_t num_linear = 1 + dice_.below(is_exact_ ? 2 : 4);
+    const std::int64_t num_linear = 1 + dice_.below(is_exact_ || is_narrow_ ? 2 : 4);
     std::int64_t features = draw_size();
+    std::string last;  // with as many inputs as outputs
     hands_on_terms_ = maybe(5);
     for (std::int64_t i = 0; i < num_linear; ++i) {
       const bool is_bare = maybe(hands_on_terms_ ? 2 : 4);
@@ -296,7 +301,17 @@ class ScenarioDraw {
         model.push_back(std::move(activation));
       }
       const std::string name = fmt::format("l{}", i);
-      const std::int64_t out = draw_size();
+      const std::int64_t out = maybe(3) ? features : draw_size();
+      if (!last.empty() && out == features && maybe(2)) {
+        // One unit holds what both use.
+        model.push_back({{"name", name},
+                         {"type", "linear"},
+                         {"in_features", features},
+                         {"out_features", out},
+                         {"tied_to", last}});
+        has_ties_ = true;
+        continue;
+      }
       const bool has_bias = maybe(2);
       const std::int64_t ways = draw_parallelism(name, has_bias);
       // Columns that divide may be cut.
@@ -311,6 +326,7 @@ class ScenarioDraw {
       names_of_units_.push_back(name);
       names_of_parameters_.push_back(name + ".weight");
       if (has_bias) names_of_parameters_.push_back(name + ".bias");
+      last = out == features && placed_dims().empty() ? name : "";
       features = out;
     }
     json_["model"] = std::move(model);
@@ -318,7 +334,8 @@ class ScenarioDraw {
 
   void draw_units() {
     if (names_of_units_.empty()) names_of_units_ = names_of_parameters_;
-    if (maybe(2)) return;
+    if (has_ties_) fully_shard_["units"] = Json::array();
+    if (has_ties_ || maybe(2)) return;
     Json units = Json::array();
     for (const std::string& name : names_of_units_) {
       if (maybe(2)) units.push_back(name);
@@ -364,7 +381,13 @@ class ScenarioDraw {
     return dims;
   }
 
-  void draw_data() { json_["data"]["seed"] = dice_.below(1000); }
+  /// Exact numbers in few bits are small.
+  void draw_data() {
+    json_["data"]["seed"] = dice_.below(1000);
+    if (!is_exact_ || !is_narrow_) return;
+    for (const char* key : {"init", "input", "target"})
+      json_["data"][key] = {{"kind", "integer"}, {"max", 1}};
+  }
 
   void draw_training() {
     std::int64_t num_data_ranks = 1;
@@ -399,7 +422,9 @@ class ScenarioDraw {
   std::vector<std::int64_t> shape_;
   std::int64_t num_shards_ = 0;  ///< 0: parameters are not cut
   bool is_exact_ = false;
-  bool averages_ = false;  ///< sync_object "weight"
+  bool averages_ = false;   ///< sync_object "weight"
+  bool is_narrow_ = false;  ///< some dtype has 16 bits
+  bool has_ties_ = false;
   bool is_ep_mp_ = false;
   bool hands_on_terms_ = false;  ///< all linears are cut by columns, and none asks for the sum
   std::vector<std::string> names_of_parameters_;

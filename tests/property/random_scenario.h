@@ -32,7 +32,8 @@ class Dice {
 /// elementwise parameters with placements by TP and EP, module models with styles and placements of
 /// their linears, units, shards along any tensor dim or ragged over several, shard_size,
 /// min_shard_bytes, replicated and ignored parameters, averaged weights, both chunk rules, all
-/// vocabularies, data dims, factors, optimizers, dtypes and modes.
+/// vocabularies, data dims, factors, optimizers, modes, a linear used twice, and policies as
+/// draw_policies adds them.
 [[nodiscard]] std::string random_scenario(Dice& dice);
 
 }  // namespace hpsim::test

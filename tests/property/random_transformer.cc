@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "random_policies.h"
+
 namespace hpsim::test {
 namespace {
 
@@ -17,6 +19,7 @@ class TransformerDraw {
   Json draw() {
     json_["hpsim"] = 1;
     json_["name"] = "random transformer";
+    is_narrow_ = dice_.one_in(5);
     draw_mesh();
     draw_sizes();
     draw_model();
@@ -24,6 +27,7 @@ class TransformerDraw {
     draw_units();
     draw_training();
     if (dice_.one_in(3)) json_["numerics"] = {{"dtype", "float64"}};
+    draw_policies(dice_, json_, is_narrow_);
     return json_;
   }
 
@@ -100,7 +104,7 @@ class TransformerDraw {
                                    {"gated", !dice_.one_in(3)}}));
     model.push_back({{"name", "blocks"},
                      {"type", "repeat"},
-                     {"count", 1 + dice_.below(2)},
+                     {"count", is_narrow_ ? 1 : 1 + dice_.below(2)},
                      {"module", {{"type", "sequential"}, {"modules", std::move(block)}}}});
     has_last_norm_ = dice_.one_in(2);
     if (has_last_norm_) model.push_back(norm());
@@ -177,6 +181,7 @@ class TransformerDraw {
   std::vector<std::string> names_;
   std::int64_t tp_ = 0;  ///< size of the tp dim; 0: there is none
   std::int64_t heads_ = 1, kv_heads_ = 1, dim_ = 4, seq_ = 1, vocabulary_ = 3, hidden_ = 2;
+  bool is_narrow_ = false;  ///< some dtype has 16 bits
   bool has_tokens_ = false;
   bool has_norms_ = false;
   bool has_last_norm_ = false;

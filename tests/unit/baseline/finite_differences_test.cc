@@ -67,11 +67,14 @@ void check_gradients(ModelSpec model, LossNormalization normalization,
     const std::vector<double>& gradient = step.gradients[p].value;
     double largest = 0;
     double largest_tolerance = 0;
-    for (std::size_t i = 0; i < gradient.size(); ++i) {
+    for (const double value : gradient)
+      largest = std::max(largest, std::abs(value));
+    // Of many elements some, in rows and columns that wander.
+    const std::size_t stride = gradient.size() <= 10 ? 1 : gradient.size() / 8 + 1;
+    for (std::size_t i = p % stride; i < gradient.size(); i += stride) {
       const Difference difference = central_difference(scenario, state, p, i);
       INFO(scenario.parameters[p].name << " element " << i);
       CHECK(std::abs(difference.value - gradient[i]) <= difference.tolerance);
-      largest = std::max(largest, std::abs(gradient[i]));
       largest_tolerance = std::max(largest_tolerance, difference.tolerance);
     }
     // A gradient that is wrong by one part in a thousand would be seen.

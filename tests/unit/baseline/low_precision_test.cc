@@ -115,10 +115,13 @@ Worst judge_precision(const Precision& precision, std::uint32_t first_seed,
     Scenario& scenario = all[i];
     scenario.numerics.dtype = precision.numerics;
     scenario.fully_shard.mp_policy = precision.policy;
-    for (const OptimizerSpec& spec : test::optimizers()) {
-      scenario.training.optimizer = spec;
+    const std::vector<OptimizerSpec>& optimizers = test::optimizers();
+    for (std::size_t o = 0; o < optimizers.size(); ++o) {
+      // The short run takes turns.
+      if (num_seeds == 1 && (o + i) % 2 != 0) continue;
+      scenario.training.optimizer = optimizers[o];
       for (std::uint32_t seed = first_seed; seed < first_seed + num_seeds; ++seed) {
-        scenario.data.seed = seed;
+        scenario.data.seed = seed + i;
         const Judge judge = judge_training<T>(scenario, seed);
         INFO(precision.name << ", scenario " << i << ", seed " << seed);
         for (int kind = 0; kind < test::kNumKinds; ++kind) {
@@ -141,7 +144,7 @@ void check_not_vacuous(const Precision& precision, const Worst& worst) {
 
 TEST_CASE("errors of trainings in 16 bits lie within the bounds, and near them") {
   for (const Precision& precision : narrow_precisions())
-    check_not_vacuous(precision, judge_precision<float>(precision, 0, 2));
+    check_not_vacuous(precision, judge_precision<float>(precision, 0, 1));
 }
 
 TEST_CASE("errors of float32 stages beside float64 lie within the bounds, and near them") {

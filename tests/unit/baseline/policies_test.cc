@@ -95,7 +95,10 @@ void check_derivatives(Scenario scenario) {
   const auto step = [&] { return run_baseline(scenario, {state, state}).steps[1]; };
   const ReferenceStep reference = step();
   for (std::size_t p = 0; p < scenario.parameters.size(); ++p) {
-    for (std::size_t i = 0; i < state.parameters[p].size(); ++i) {
+    // Of many elements some, in rows and columns that wander.
+    const std::size_t size = state.parameters[p].size();
+    const std::size_t stride = size <= 6 ? 1 : size / 3 + 1;
+    for (std::size_t i = p % stride; i < size; i += stride) {
       double& element = state.parameters[p][i];
       const double centre = element;
       double tolerance = 0;
@@ -154,6 +157,7 @@ TEST_CASE("gradients of a module used twice add up, with its bias") {
 
 TEST_CASE("trainings under every policy stay within the bounds, and near them") {
   double worst_gradient = 0;
+  std::uint32_t seed = 0;
   for (const auto normalization :
        {LossNormalization::LocalMean, LossNormalization::GlobalTokens, LossNormalization::Sum}) {
     for (const Policy& policy : policies()) {
@@ -170,17 +174,14 @@ TEST_CASE("trainings under every policy stay within the bounds, and near them") 
         scenario.training.clip_grad_norm = ClipSpec{p == 1 ? 2.0 : 0.2, p};
         for (const OptimizerSpec& spec : test::optimizers()) {
           scenario.training.optimizer = spec;
-          for (std::uint32_t seed = 0; seed < 2; ++seed) {
-            scenario.data.seed = seed;
-            const test::Judge judge = judge_training<float>(scenario, seed);
-            INFO(policy.name << ", normalization " << static_cast<int>(normalization) << ", p " << p
-                             << ", seed " << seed);
-            for (int kind = 0; kind < test::kNumKinds; ++kind) {
-              INFO(test::kNames[kind]);
-              CHECK(judge.worst[kind] < 1);
-            }
-            worst_gradient = std::max(worst_gradient, judge.worst[test::kGradient]);
+          scenario.data.seed = seed;
+          const test::Judge judge = judge_training<float>(scenario, seed++);
+          INFO(policy.name << ", normalization " << static_cast<int>(normalization) << ", p " << p);
+          for (int kind = 0; kind < test::kNumKinds; ++kind) {
+            INFO(test::kNames[kind]);
+            CHECK(judge.worst[kind] < 1);
           }
+          worst_gradient = std::max(worst_gradient, judge.worst[test::kGradient]);
         }
       }
     }

@@ -9,7 +9,7 @@ namespace hpsim::test {
 namespace {
 
 constexpr double kDeviation = 1e-4;
-constexpr int kTrials = 4000;
+constexpr int kTrials = 2000;
 
 TrackedTensor disturbed(std::mt19937& random, const TrackedTensor& tensor, bool is_shared) {
   if (tensor.is_exact()) return tensor;

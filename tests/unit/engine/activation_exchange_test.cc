@@ -20,7 +20,8 @@ Plan plan_on(const std::string& shape, const std::string& names, const std::stri
       fmt::format(R"x({{"hpsim": 1, "mesh": {{"shape": [{}], "mesh_dim_names": [{}]}},
                         "roles": {{"fsdp_shard_dim": null, "tp_dim": "a"}},
                         "model": [{{"type": "linear", "in_features": {}, "out_features": 1}}],
-                        "data": {{"data_dims": [{}]}}, "training": {{"global_batch": {}}}}})x",
+                        "data": {{"data_dims": [{}]}}, "training": {{"global_batch": {}}},
+                        "numerics": {{"dtype": "float64"}}}})x",
                   shape, names, features, data_dims, batch),
       "test.json"));
 }
@@ -59,7 +60,7 @@ class Ranks {
         weight *= std::ldexp(1.0, static_cast<int>(coordinate(rank)[dim])) /
                   (std::ldexp(1.0, static_cast<int>(size)) - 1);
       }
-      held_.push_back(take_activation(*memories_[static_cast<std::size_t>(rank)],
+      held_.push_back(take_activation(*memories_[static_cast<std::size_t>(rank)], DType::Float64,
                                       static_cast<std::int64_t>(wanted.size())));
       for (std::size_t i = 0; i < wanted.size(); ++i)
         held_.back().data.data()[i] = wanted[i] * weight;
@@ -97,7 +98,7 @@ class Ranks {
       ends.push_back(exchanges[index(rank)].begin(held_[index(rank)]));
     if (spec) communicate(*spec, ends);
     for (std::int64_t rank = 0; rank < plan_.mesh().num_ranks(); ++rank)
-      exchanges[index(rank)].finish(held_[index(rank)], held_[index(rank)]);
+      CHECK_FALSE(exchanges[index(rank)].finish(held_[index(rank)], held_[index(rank)]));
   }
 
   /// What a rank sends, in memory that was used before.
@@ -106,13 +107,13 @@ class Ranks {
         .from = 0, .to = 1, .features = features_, .transition = transition, .freed = {0}};
     const auto spec = redistribution_collective(plan_, redistribution);
     const std::int64_t elems = spec.value().elems_in.at(plan_.mesh(), coordinate(rank));
-    Buffer<double> used = memory(rank).take(MemoryKind::Activations, elems);
+    Buffer<double> used = memory(rank).take(MemoryKind::Activations, DType::Float64, elems);
     std::fill_n(used.data(), elems, -7.0);
-    memory(rank).give_back(MemoryKind::Activations, used, elems);
+    memory(rank).give_back(MemoryKind::Activations, DType::Float64, used, elems);
     ActivationExchange<double> exchange(plan_, redistribution, coordinate(rank), memory(rank));
     const auto ends = exchange.begin(held_[index(rank)]);
     std::vector<double> values(ends.input, ends.input + elems);
-    exchange.finish(held_[index(rank)], held_[index(rank)]);
+    CHECK_FALSE(exchange.finish(held_[index(rank)], held_[index(rank)]));
     return values;
   }
 

@@ -94,6 +94,17 @@ TEMPLATE_TEST_CASE("silu_gate: values and gradients of its formula", "", float, 
   }
 }
 
+TEMPLATE_TEST_CASE("silu_gate: a gradient that nothing needs is left out", "", float, double) {
+  const std::int64_t elems = 5;
+  const Reals a = drawn("a", elems, 8), b = drawn("b", elems), dy = drawn("dy", elems);
+  const auto both = run_silu_gate<TestType>(a, b, dy, 0);
+  Placed<TestType> a_in(a, 0), b_in(b, 0), dy_in(dy, 0), da(elems, 0), db(elems, 0);
+  silu_gate_backward<TestType>(a_in.data(), b_in.data(), dy_in.data(), elems, da.data(), nullptr);
+  silu_gate_backward<TestType>(a_in.data(), b_in.data(), dy_in.data(), elems, nullptr, db.data());
+  CHECK(same_bits(da.values(), both[1]));
+  CHECK(same_bits(db.values(), both[2]));
+}
+
 TEMPLATE_TEST_CASE("silu_gate: far from 0 it is a b, or nothing", "", float, double) {
   const auto got = run_silu_gate<TestType>({2000, -2000}, {3, 3}, {5, 5}, 0);
   CHECK(got[0][0] == 6000);

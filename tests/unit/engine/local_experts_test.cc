@@ -137,6 +137,14 @@ class Ranks {
     return parameters_of_modules(plan_.scenario).at(kModule).at(static_cast<std::size_t>(index));
   }
 
+  [[nodiscard]] const Step& backward_of_experts() const {
+    const auto found = std::find_if(plan_.steps.begin(), plan_.steps.end(), [](const Step& step) {
+      return step.kind == StepKind::Backward && step.module == kModule;
+    });
+    REQUIRE(found != plan_.steps.end());
+    return *found;
+  }
+
   /// Ranks that hold the same rows have terms of them.
   void append(std::vector<double>& all, const std::vector<double>& part) const {
     if (!is_replicated()) {
@@ -177,7 +185,7 @@ class Ranks {
   void backward(Results& results) {
     dispatch(Phase::Backward, dy_);
     each([&](LocalExperts<double>& experts, std::size_t r) {
-      memories_[r]->begin_gradients(kModule);
+      memories_[r]->begin_gradients(backward_of_experts());
       experts.backward(dy_[r].data());
     });
     combine(Phase::Backward);

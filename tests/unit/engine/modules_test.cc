@@ -183,6 +183,49 @@ TEST_CASE("elementwise: loss and gradient by hand") {
   CHECK(g.at(1, 0) == (2 * -3 + 0 * -4) / 4.0);
 }
 
+TEST_CASE("elementwise: the gradient does not depend on how it, or the weight, lies in blocks") {
+  // 7 rows of 2: over 4 shards, over 2, over none; blocks of each lie elsewhere.
+  std::vector<double> x, t;
+  for (std::int64_t i = 0; i < 3 * 14; ++i) {
+    x.push_back(drawn("x", i));
+    t.push_back(drawn("t", i));
+  }
+  std::vector<double> expected;
+  for (std::int64_t i = 0; i < 14; ++i) {
+    double sum = 0;
+    for (std::int64_t b = 0; b < 3; ++b) {
+      const auto at = static_cast<std::size_t>(b * 14 + i);
+      sum += x[at] * (drawn("w", i) * x[at] - t[at]);
+    }
+    expected.push_back(sum / 4);
+  }
+  const ElementwiseDTypes wide{DType::Float64, DType::Float64, DType::Float64};
+  for (const std::int64_t shards_of_w : {1, 2, 4}) {
+    for (const std::int64_t shards_of_g : {1, 2, 4}) {
+      for (const std::int64_t more : {0, 6}) {  // other parameters in the row of the gradient
+        Gathered w(7, 2, shards_of_w), g(7, 2, shards_of_g);
+        Gathered room(7 + more, 2, shards_of_g);
+        g.blocks.block_stride = room.blocks.block_stride;
+        g.memory = room.memory;
+        g.blocks.data = g.memory.data() + 3;
+        for (std::int64_t i = 0; i < 14; ++i)
+          w.at(i / 2, i % 2) = drawn("w", i);
+        for (const bool is_rounded : {false, true}) {
+          if (is_rounded) {
+            elementwise_gradient(w.blocks, x.data(), t.data(), 3, 4.0, g.blocks, wide);
+          } else {
+            elementwise_gradient(w.blocks, x.data(), t.data(), 3, 4.0, g.blocks);
+          }
+          CAPTURE(shards_of_w, shards_of_g, more, is_rounded);
+          for (std::int64_t i = 0; i < 14; ++i)
+            CHECK(g.at(i / 2, i % 2) == expected[static_cast<std::size_t>(i)]);
+          CHECK(g.untouched() == static_cast<std::int64_t>(g.memory.size()) - 14);
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("sgd by hand: decay, first buffer, momentum, nesterov") {
   double w = 4, buffer = 0, g = 2;
   OptimizerSpec spec{.kind = OptimizerSpec::Kind::Sgd, .lr = 0.5};

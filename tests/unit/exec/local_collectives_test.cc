@@ -93,6 +93,26 @@ TEST_CASE("members whose sums round are told, and only they") {
   CHECK(Members<float>(CollectiveOp::AllToAll, DType::Float32, sent, 3).exchange().empty());
 }
 
+TEST_CASE("an all-reduce that takes the largest, by hand, rounds nothing") {
+  Members<double> members(CollectiveOp::AllReduce, DType::Float64,
+                          {{1, -7, 0x1p-60}, {3, -2, 0}, {2, -5, 1}}, 3);
+  for (CollectiveCall& call : members.calls)
+    call.takes_max = true;
+  CHECK(members.exchange().empty());
+  for (const std::vector<double>& got : members.inputs)
+    CHECK(got == std::vector<double>{3, -2, 1});
+  // The sum of the last elements rounds.
+  Members<double> summed(CollectiveOp::AllReduce, DType::Float64,
+                         {{1, -7, 0x1p-60}, {3, -2, 0}, {2, -5, 1}}, 3);
+  CHECK(summed.exchange() == Places{0, 1, 2});
+  CHECK(summed.inputs[0] == std::vector<double>{6, -14, 1});
+  Members<float> narrow(CollectiveOp::AllReduce, DType::Float32, {{-1}, {-0.5F}}, 1);
+  for (CollectiveCall& call : narrow.calls)
+    call.takes_max = true;
+  CHECK(narrow.exchange().empty());
+  CHECK(narrow.inputs == Rows{{-0.5F}, {-0.5F}});
+}
+
 /// Every element tells whose it is, whom it is for, and which of the slot it is.
 template <class T>
 void check_all_to_all(std::size_t size, DType dtype, std::size_t slot, std::int64_t& compared) {

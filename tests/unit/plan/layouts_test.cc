@@ -82,8 +82,9 @@ TEST_CASE(
   REQUIRE(plan.buckets.size() == 1);
   const Bucket& bucket = plan.bucket(0);
   CHECK(bucket.parameters == std::vector<int>{1, 0, 2});
-  REQUIRE(bucket.partials.size() == 1);
-  CHECK(bucket.partials[0] == PartialRange{{1}, {1, 3}});
+  REQUIRE(plan.gradient_rows.size() == 1);
+  CHECK(plan.gradient_rows[0].parameters == bucket.parameters);
+  CHECK(plan.gradient_rows[0].partials == std::vector<PartialRange>{{{1}, {1, 3}}});
   CHECK(collectives(plan) ==
         Texts{"all_gather over fsdp 8 -> 32, forward", "all_gather over fsdp 8 -> 32, backward",
               "reduce_scatter over fsdp 32 -> 8, backward", "all_reduce over tp 6 -> 6, backward"});

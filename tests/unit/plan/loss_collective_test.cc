@@ -64,26 +64,6 @@ TEST_CASE("nothing is gathered for whole classes, nor by mse; ranks of a cut hol
   CHECK(loss_part_dims(positions) == MeshDims{0, 1});
 }
 
-TEST_CASE("gradients of a tied weight add up, but where backward comes first") {
-  const auto model_of = [](const std::vector<int>& tied_to) {
-    ModelSpec model;
-    for (std::size_t m = 0; m < tied_to.size(); ++m) {
-      ModuleSpec module;
-      module.name = "m" + std::to_string(m);
-      module.type = ModuleType::Linear;
-      module.in_features = 4;
-      module.out_features = 4;
-      module.tied_to = tied_to[m];
-      model.modules.push_back(module);
-    }
-    return model;
-  };
-  CHECK(modules_adding_to_weight(model_of({-1, -1, -1})) == std::vector<char>{0, 0, 0});
-  CHECK(modules_adding_to_weight(model_of({-1, -1, 0})) == std::vector<char>{1, 0, 0});
-  CHECK(modules_adding_to_weight(model_of({-1, 0, 0})) == std::vector<char>{1, 1, 0});
-  CHECK(modules_adding_to_weight(model_of({-1, -1, 1, 0})) == std::vector<char>{1, 1, 0, 0});
-}
-
 TEST_CASE("attention holds scores of a tile of queries, in backward twice") {
   CHECK(attention_scratch_elems(128, false) == 64 * 128);
   CHECK(attention_scratch_elems(128, true) == 2 * 64 * 128);

@@ -254,9 +254,9 @@ TEST_CASE("exact mode bounds the norm by the rounding of float64 alone") {
   PlantedRun planted(spec);
   // 60 numbers and roundings on each side: 1.3e-14 of the norm. Rank 2 holds elements 33 to 48 of
   // 56, 44 % of the sum of squares, so that 1e-13 of its square is 2.2e-14 of the norm.
-  planted.run.step_record(Rank{2}, 0).norm_square *= 1 + 1e-14;
+  planted.run.step_record(Rank{2}, 0).norm_power *= 1 + 1e-14;
   CHECK(planted.judge().passed());
-  planted.run.step_record(Rank{2}, 0).norm_square *= 1 + 1e-13;
+  planted.run.step_record(Rank{2}, 0).norm_power *= 1 + 1e-13;
   const Verdict verdict = planted.judge();
   only_finding(verdict, CheckId::GradNormParity, FindingCode::NormValue);
 }
@@ -342,7 +342,7 @@ TEST_CASE("ranks that see the same data must hold the same loss") {
 TEST_CASE("a gradient norm that counts copies is off by a root") {
   PlantedRun planted{hsdp_case()};
   for (std::int64_t rank = 0; rank < 4; ++rank) {
-    planted.run.step_record(Rank{rank}, 0).norm_square *= 2;
+    planted.run.step_record(Rank{rank}, 0).norm_power *= 2;
   }
   const Verdict verdict = planted.judge();
   const Finding& finding = only_finding(verdict, CheckId::GradNormParity, FindingCode::NormValue);

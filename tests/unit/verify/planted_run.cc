@@ -130,7 +130,7 @@ void fill_numbers(const Plan& plan, const ReferenceRun& reference, Rank rank, Ru
       run.losses(rank, t)[p] = p == 0 ? step.loss.value : 0;
       for (std::int64_t i = first; i < first + elems; ++i) {
         const double value = gradient[static_cast<std::size_t>(i)];
-        record.norm_square += value * value / copies;
+        record.norm_power += value * value / copies;
       }
     }
   }
@@ -157,8 +157,8 @@ Scenario make_scenario(const CaseSpec& spec) {
     }
   }
   scenario.training.global_batch = 2 * scenario.num_data_ranks();
-  scenario.numerics = {spec.dtype,
-                       spec.exact ? NumericsSpec::Mode::Exact : NumericsSpec::Mode::Derived};
+  scenario.numerics.dtype = spec.dtype;
+  if (spec.exact) scenario.numerics.mode = NumericsSpec::Mode::Exact;
   return scenario;
 }
 

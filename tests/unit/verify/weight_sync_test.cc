@@ -176,7 +176,7 @@ TEST_CASE("planted faults in the numbers of an averaging run are found") {
           float& weight = w.parameter(5, 2)[3];
           weight = std::nextafter(weight, 2.0F);
         }) == Ids{CheckId::ReplicaAgreement});
-  CHECK(failed_after([](WeightRun& w) { w.run.step_record(Rank{2}, 0).norm_square *= 1.001; }) ==
+  CHECK(failed_after([](WeightRun& w) { w.run.step_record(Rank{2}, 0).norm_power *= 1.001; }) ==
         Ids{CheckId::GradNormParity});
 }
 
