@@ -96,4 +96,8 @@ std::string_view name_of(FindingCode code) {
   return {};
 }
 
+bool warns_of_numbers(std::string_view code) {
+  return code == name_of(FindingCode::LocalMean);
+}
+
 }  // namespace hpsim

@@ -62,6 +62,10 @@ enum class FindingCode {
 
 [[nodiscard]] std::string_view name_of(FindingCode code);
 
+/// Whether the warning of this printed code is about numbers of a run: the symbolic backend, which
+/// computes none, never gives it.
+[[nodiscard]] bool warns_of_numbers(std::string_view code);
+
 /// One thing that a check found. Optional members are left out of reports when they do not apply.
 struct Finding {
   FindingCode code = FindingCode::Expect;

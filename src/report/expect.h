@@ -12,7 +12,7 @@ namespace hpsim {
 /// How far numbers of the report may be from what `expect` says; all else is compared exactly.
 struct ExpectBounds {
   bool has_numbers = true;         ///< false: losses, baseline_losses, grad_norms, digest are not
-                                   ///< there to be compared
+                                   ///< there to be compared, nor warnings of numbers
   std::vector<double> losses;      ///< per step; also for baseline_losses
   std::vector<double> grad_norms;  ///< per step
 };

@@ -285,7 +285,12 @@ GoldenComparison compare_golden(const std::string& file, std::string_view text,
     return unreadable("the file is no golden: it has no key \"golden\"");
   if (golden["golden"] != 1)
     return unreadable("the golden has another form than this version of hpsim writes");
-  diff_goldens(golden, make_golden(report), report, comparison);
+  Json now = make_golden(report);
+  for (const Json& warning : warnings_of_numbers(golden, report)) {
+    now["warnings"].push_back(warning);
+    comparison.not_compared.push_back("warning " + brief(member(warning, "code")));
+  }
+  diff_goldens(golden, now, report, comparison);
   if (!comparison.differences.empty()) comparison.state = GoldenState::Differs;
   for (GoldenDifference& difference : comparison.differences) {
     difference.section = printable_line(difference.section);
@@ -297,7 +302,11 @@ GoldenComparison compare_golden(const std::string& file, std::string_view text,
 std::string updated_golden(std::string_view text, const Report& report) {
   Json golden = make_golden(report);
   const Json before = parsed(text);
-  if (before.is_object()) keep_numbers_that_hold(before, report, golden);
+  if (before.is_object()) {
+    for (const Json& warning : warnings_of_numbers(before, report))
+      golden["warnings"].push_back(warning);
+    keep_numbers_that_hold(before, report, golden);
+  }
   return golden_text(golden);
 }
 

@@ -257,6 +257,17 @@ void add_golden_numbers(const Report& report, Json& golden) {
     golden[series.key] = bounded_numbers(series, report.scenario->numerics.dtype);
 }
 
+std::vector<Json> warnings_of_numbers(const Json& golden, const Report& report) {
+  std::vector<Json> warnings;
+  const Json& listed = member(golden, "warnings");
+  if (!report.losses.empty() || !listed.is_array()) return warnings;
+  for (const Json& warning : listed) {
+    const Json& code = member(warning, "code");
+    if (code.is_string() && warns_of_numbers(code.get<std::string>())) warnings.push_back(warning);
+  }
+  return warnings;
+}
+
 void diff_golden_numbers(const Json& golden, const Json& now, const Report& report,
                          GoldenComparison& comparison) {
   if (report.losses.empty()) {

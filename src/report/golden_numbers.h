@@ -36,6 +36,11 @@ void add_golden_numbers(const Report& report, nlohmann::ordered_json& golden);
 /// Whether it is one of those keys: a run without numbers does not have it.
 [[nodiscard]] bool is_golden_number_key(std::string_view key);
 
+/// The warnings of a golden that are about numbers, for a report without numbers to take over; none
+/// if the report has numbers, or the golden another form.
+[[nodiscard]] std::vector<nlohmann::ordered_json> warnings_of_numbers(
+    const nlohmann::ordered_json& golden, const Report& report);
+
 /// Compares those keys; `now` is make_golden of the report.
 void diff_golden_numbers(const nlohmann::ordered_json& golden, const nlohmann::ordered_json& now,
                          const Report& report, GoldenComparison& comparison);

@@ -203,6 +203,22 @@ TEST_CASE("without numbers, what needs them is named and left out") {
   REQUIRE(both.check);
   CHECK_FALSE(both.check->passed);
   CHECK(both.check->compared == 1);
+
+  // A warning of numbers is never given; the others are compared.
+  nlohmann::ordered_json report = small_report();
+  report["warnings"] =
+      nlohmann::ordered_json::array({{{"code", "SPEC_DISAGREES"}, {"param", "w"}}});
+  const ExpectResult warnings = check_expect(
+      R"json({"warnings": [{"code": "SPEC_DISAGREES"}, {"code": "LOCAL_MEAN", "step": 0}]})json",
+      report, none);
+  REQUIRE(warnings.check);
+  CHECK(warnings.check->passed);
+  CHECK(warnings.not_compared == std::vector<std::string>{"warning LOCAL_MEAN"});
+
+  const ExpectResult missing =
+      check_expect(R"json({"warnings": [{"code": "LOCAL_MEAN"}]})json", report, none);
+  REQUIRE(missing.check);
+  CHECK_FALSE(missing.check->passed);
 }
 
 TEST_CASE("a mismatch shows both values and the parameter") {
