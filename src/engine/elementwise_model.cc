@@ -8,7 +8,7 @@
 #include "plan/inactive_parts.h"
 #include "scenario/gradients.h"
 #include "scenario/precision.h"
-#include "tensor/fill.h"
+#include "tensor/rounded_fill.h"
 
 namespace hpsim {
 namespace {
@@ -147,12 +147,11 @@ class ElementwiseModel : public LocalModel<T> {
       for (std::int64_t sample = range.begin; sample < range.end; ++sample) {
         const std::int64_t base = (pass_.step * scenario_.training.global_batch + sample) * elems;
         each_run(spec.shape, box, [&](std::int64_t first, std::int64_t count) {
-          fill(next, count, key, base + first, fill_spec);
+          rounded_fill(scenario_.numerics.dtype, next, count, key, base + first, fill_spec);
           next += count;
         });
       }
     }
-    round_to(scenario_.numerics.dtype, buffer.data(), drawn);
     round_to(dtype, buffer.data(), drawn);
     return buffer;
   }

@@ -6,7 +6,7 @@
 #include "plan/loss_collective.h"
 #include "scenario/gradients.h"
 #include "scenario/precision.h"
-#include "tensor/fill.h"
+#include "tensor/rounded_fill.h"
 
 namespace hpsim {
 
@@ -18,7 +18,6 @@ void draw_samples(const Scenario& scenario, const Pass& pass, const char* name,
                   T* data) {
   const std::uint64_t key = fill_key(name, scenario.data.seed);
   const std::int64_t batch = scenario.micro_batch_size();
-  T* const begin = data;
   const std::int64_t positions = num_positions(scenario.model);
   const std::int64_t width = part.features.length();
   const bool are_whole_rows = width == features;
@@ -29,15 +28,15 @@ void draw_samples(const Scenario& scenario, const Pass& pass, const char* name,
       const std::int64_t row = sample * positions + part.positions.begin;
       if (are_whole_rows) {
         const std::int64_t elems = part.positions.length() * features;
-        fill(data, elems, key, row * features, spec);
+        rounded_fill(scenario.numerics.dtype, data, elems, key, row * features, spec);
         data += elems;
         continue;
       }
       for (std::int64_t i = 0; i < part.positions.length(); ++i, data += width)
-        fill(data, width, key, (row + i) * features + part.features.begin, spec);
+        rounded_fill(scenario.numerics.dtype, data, width, key,
+                     (row + i) * features + part.features.begin, spec);
     }
   }
-  if (spec.kind != FillSpec::Kind::Token) round_to(scenario.numerics.dtype, begin, data - begin);
 }
 
 template <class T>

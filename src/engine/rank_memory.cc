@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "engine/add.h"
-#include "tensor/fill.h"
+#include "tensor/rounded_fill.h"
 
 namespace hpsim {
 namespace {
@@ -59,11 +59,10 @@ void RankMemory<T>::draw_shard(int p) {
   T* next = shard(p);
   for (const Box& box : slot.held.boxes) {
     each_run(parameter.shape, box, [&](std::int64_t first, std::int64_t count) {
-      fill(next, count, key, first, fill_spec);
+      rounded_fill(parameter.dtype, next, count, key, first, fill_spec);
       next += count;
     });
   }
-  round_to(parameter.dtype, shard(p), slot.held.elems);
   const std::int64_t padding = slot.padded_elems - slot.held.elems;
   const std::int64_t width = size_bytes(parameter.dtype);
   record_.ledger.allocate(MemoryKind::ShardedParameters, slot.held.elems * width);
