@@ -30,7 +30,7 @@ class PolicyDraw {
     draw_normalization();
     if (!base_.is_exact() && !averages_ && dice_.one_in(3)) draw_clipping();
     if (dice_.one_in(3)) draw_frozen();
-    if (dice_.one_in(3)) draw_inactive();
+    if (dice_.one_in(2)) draw_inactive();
     if (!base_.model.is_elementwise() && dice_.one_in(3)) draw_tokens();
     if (is_narrow_) {
       draw_narrow();
@@ -66,7 +66,7 @@ class PolicyDraw {
       training()["global_batch"] = base_.training.global_batch * num_micro_batches_;
     }
     const auto draw_syncs = [&](const char* key) {
-      const std::int64_t kind = dice_.below(4);
+      const std::int64_t kind = dice_.pick<std::int64_t>({0, 1, 2, 2, 3});
       if (kind == 1) training()[key] = "every";
       if (kind == 2) training()[key] = "last";
       if (kind == 3) {
