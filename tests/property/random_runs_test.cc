@@ -28,6 +28,8 @@ namespace hpsim::test {
 namespace {
 
 constexpr int kDefaultCount = 200;
+/// Of scenarios, so that rare layouts come too.
+constexpr int kScenarioCount = 400;
 /// How often each policy comes among them.
 constexpr int kLeast = 4;
 
@@ -267,7 +269,7 @@ bool has_clipped(const VerifiedPlan& plan, const RunResult& run) {
 
 TEST_CASE("random scenarios pass on symbolic and local, and fail once a gradient is spoiled") {
   const std::uint64_t seed = property_seed();
-  const int count = property_count(kDefaultCount);
+  const int count = property_count(kScenarioCount);
   std::cout << "HPSIM_PROPERTY_SEED=" << seed << " HPSIM_PROPERTY_COUNT=" << count << "\n";
   Dice dice(seed);
   int num_exact = 0;

@@ -57,8 +57,8 @@ class TransformerDraw {
   /// Heads divide over tp; a sequence is no shorter.
   void draw_sizes() {
     const std::int64_t tp = std::max<std::int64_t>(tp_, 1);
-    kv_heads_ = tp * dice_.pick<std::int64_t>({1, 1, 2});
-    heads_ = kv_heads_ * dice_.pick<std::int64_t>({1, 2});
+    kv_heads_ = tp * (is_narrow_ ? 1 : dice_.pick<std::int64_t>({1, 1, 2}));
+    heads_ = kv_heads_ * (is_narrow_ ? 1 : dice_.pick<std::int64_t>({1, 2}));
     // At least four features: the norm of two is a step.
     dim_ = heads_ * (heads_ == 1 ? 4 : 2 + dice_.below(2));
     seq_ = tp + dice_.below(4);
