@@ -29,7 +29,7 @@ class PolicyDraw {
     if (dice_.one_in(4)) fully_shard()["comm_fusion"] = "none";
     draw_normalization();
     if (!base_.is_exact() && !averages_ && dice_.one_in(3)) draw_clipping();
-    if (dice_.one_in(3)) draw_frozen();
+    if (dice_.one_in(4)) draw_frozen();
     if (dice_.one_in(2)) draw_inactive();
     if (!base_.model.is_elementwise() && dice_.one_in(3)) draw_tokens();
     if (is_narrow_) {
@@ -248,9 +248,9 @@ class PolicyDraw {
     const std::int64_t least = normalization == "local_mean" ? 1 : 0;
     Json tokens = Json::array();
     for (std::int64_t rank = 0; rank < base_.num_data_ranks(); ++rank) {
-      // Of the first rank, so that there is one.
+      // Of the first rank, so that there is one; and a second, or causal attention chooses nothing.
       const auto number = [&] {
-        const std::int64_t from = rank == 0 ? 1 : least;
+        const std::int64_t from = rank == 0 ? std::min<std::int64_t>(2, num_valid) : least;
         return from + dice_.below(num_valid - from + 1);
       };
       if (dice_.one_in(2)) {

@@ -28,7 +28,7 @@ class ScenarioDraw {
     draw_sync_object();
     is_narrow_ = !averages_ && dice_.one_in(4);
     draw_sharding();
-    if (dice_.one_in(2)) {
+    if (!dice_.one_in(3)) {
       draw_modules();
     } else {
       draw_parameters();
