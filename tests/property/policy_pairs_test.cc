@@ -229,7 +229,7 @@ TEST_CASE("what ranks keep between passes changes no result, and saves all-gathe
     }
   }
   CHECK(num_kept_parts > 4);
-  CHECK(num_in_passes > 20);
+  CHECK(num_in_passes > 8);
 }
 
 /// Calls change(json) on exact scenarios until `count` of them were judged: what it returns are two

@@ -4,25 +4,12 @@
 #include <cmath>
 #include <iostream>
 #include <map>
-#include <optional>
 #include <string>
 
 #include "plan/plan.h"
 #include "support/catch.h"
 
 namespace hpsim::test {
-
-/// Whether a scenario names a dtype of 16 bits.
-inline bool is_narrow(const Scenario& scenario) {
-  const auto is_short = [](std::optional<DType> dtype) {
-    return dtype == DType::BFloat16 || dtype == DType::Float16;
-  };
-  const MixedPrecision& policy = scenario.fully_shard.mp_policy;
-  return is_short(scenario.numerics.dtype) || is_short(policy.param_dtype) ||
-         is_short(policy.reduce_dtype) || is_short(policy.output_dtype) ||
-         std::any_of(scenario.numerics.parameter_dtypes.begin(),
-                     scenario.numerics.parameter_dtypes.end(), is_short);
-}
 
 /// How often scenarios had each policy: a generator that never draws it tests nothing.
 class PolicyVariety {

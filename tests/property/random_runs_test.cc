@@ -12,6 +12,7 @@
 #include "exec/local.h"
 #include "exec/symbolic.h"
 #include "mesh/group.h"
+#include "narrow_runs.h"
 #include "plan/build_plan.h"
 #include "plan/verify_plan.h"
 #include "policy_variety.h"
@@ -53,40 +54,6 @@ std::optional<ReferenceRun> reference_of(const VerifiedPlan& plan, const RunResu
     return std::nullopt;
   }
 }
-
-/// How runs in dtypes of 16 bits end. They may honestly say that bounds are too wide to prove
-/// something, and nothing else.
-class NarrowRuns {
- public:
-  /// Whether that is how it ended, or all is well.
-  bool accepts(const VerifiedPlan& plan, const Verdict& verdict) {
-    if (!is_narrow(plan->scenario) || plan->scenario.is_exact()) return verdict.passed();
-    ++num_runs_;
-    num_passed_ += verdict.passed() ? 1 : 0;
-    return verdict.passed() || is_only_vacuous(verdict);
-  }
-  void check(int least) const {
-    std::cout << num_runs_ << " in 16 bits, of which " << num_passed_ << " prove all\n";
-    CHECK(num_runs_ >= least);
-    CHECK(num_passed_ * 2 > num_runs_);
-  }
-
- private:
-  static bool is_only_vacuous(const Verdict& verdict) {
-    const auto has = [&](CheckId check, bool is_vacuous) {
-      return std::any_of(verdict.findings.begin(), verdict.findings.end(), [&](const Finding& f) {
-        return f.check == check && f.severity == Severity::Error &&
-               (f.code == FindingCode::VacuousBound) == is_vacuous;
-      });
-    };
-    return std::all_of(verdict.checks.begin(), verdict.checks.end(), [&](const CheckResult& check) {
-      return check.passed || (has(check.id, true) && !has(check.id, false));
-    });
-  }
-
-  int num_runs_ = 0;
-  int num_passed_ = 0;
-};
 
 /// Moves one gradient element of a random shard by more than any bound that says something, also of
 /// the mean over ranks that have gradients of their own; the rank, or -1 if the shard is empty, or
