@@ -1,5 +1,6 @@
 #include "baseline/gradient_stages.h"
 
+#include <algorithm>
 #include <map>
 
 #include "scenario/precision.h"
@@ -54,10 +55,15 @@ GradientStages gradient_stages(const Scenario& scenario, int p, const MeshDims& 
       stages.replicas.back().push_back(source);
   }
 
+  const bool has_replicas = std::any_of(partial_dims.begin(), partial_dims.end(), [&](int dim) {
+    return is_replica(dim) && scenario.mesh.size(dim) > 1;
+  });
   std::int64_t first = 0;
   for (std::int64_t m = 0; m < scenario.training.micro_batches; ++m) {
     if (!scenario.training.syncs_gradients(m)) continue;
-    stages.segments.push_back({first, m + 1, scenario.training.does_all_reduce(m)});
+    const bool all_reduces = scenario.training.does_all_reduce(m);
+    stages.segments.push_back({first, m + 1, all_reduces || !has_replicas});
+    stages.may_wait = stages.may_wait || (!all_reduces && !has_replicas);
     first = m + 1;
   }
   return stages;

@@ -18,6 +18,7 @@ namespace hpsim {
 ///                                     outputs that wait for the replicas add up in it
 ///   times `scale`                     `reduce`
 ///   stored, and added to what earlier micro-batches of the step stored: `parameter`
+/// What is added over no replicas has none to wait for, but its neighbours in a row may have.
 struct GradientStages {
   /// Micro-batches that are reduced together.
   struct Segment {
@@ -35,6 +36,7 @@ struct GradientStages {
   DType parameter = DType::Float32;
   double prescale = 1;
   double scale = 1;
+  bool may_wait = false;        ///< sums are stored, or add up in `reduce` first
   bool splits_samples = false;  ///< ranks hold parts of the gradient of one sample
   std::vector<std::vector<Source>> replicas;
   std::vector<Segment> segments;
@@ -103,6 +105,7 @@ void follow_stages(const GradientStages& stages, std::int64_t rows, std::int64_t
     rounded(totals[i], stages.parameter, whole_factor);
     stored.map() += totals[i].map();
     if (i > 0) rounded(stored, stages.parameter, whole_factor);
+    if (i > 0 && stages.may_wait) rounded(stored, stages.reduce, whole_factor);
   }
 }
 

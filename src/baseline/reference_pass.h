@@ -298,7 +298,12 @@ class ReferencePass {
 
   /// What the module hands on.
   [[nodiscard]] Tensor output(std::size_t module) {
-    if (dtypes_.has_terms(module)) set_terms(dtypes_.of_module(module).output);
+    if (dtypes_.has_terms(module)) {
+      // Terms are handed on as such, or added up before: in the dtype of fewer digits.
+      const ModuleDTypes& dtypes = dtypes_.of_module(module);
+      const bool is_given_narrower = unit_roundoff(dtypes.given) > unit_roundoff(dtypes.output);
+      set_terms(is_given_narrower ? dtypes.given : dtypes.output);
+    }
     Tensor y = forward(module);
     arithmetic_.clear_term_rounding();
     if (dtypes_.is_emulated()) {

@@ -276,13 +276,16 @@ template <class T>
 bool RankMemory<T>::end_gradients(const Step& backward) {
   bool has_changed = false;
   for (const int p : parameters_of_module_.at(static_cast<std::size_t>(backward.module))) {
-    if (slot_at(p).gradient_offset >= 0) has_changed = end_gradient(p) || has_changed;
+    if (slot_at(p).gradient_offset < 0) continue;
+    // Backward comes last to the module that owns it.
+    const int owner = plan_.scenario.parameters.at(static_cast<std::size_t>(p)).module;
+    has_changed = end_gradient(p, backward.module == owner) || has_changed;
   }
   return has_changed;
 }
 
 template <class T>
-bool RankMemory<T>::end_gradient(int p) {
+bool RankMemory<T>::end_gradient(int p, bool is_last) {
   Slot& slot = slot_at(p);
   const PlannedParameter& parameter = parameter_at(p);
   const DType reduce_dtype = bucket_at(parameter.bucket).reduce_dtype;
@@ -299,6 +302,7 @@ bool RankMemory<T>::end_gradient(int p) {
     give_back(MemoryKind::UnshardedGradients, parameter.compute_dtype, slot.term,
               slot.whole_elems());
   }
+  if (!is_last) return has_changed;
   return round_blocks(reduce_dtype, place) || has_changed;
 }
 

@@ -56,7 +56,8 @@ class RankMemory {
   /// Before a backward: buffers of the rows in which it leaves gradients, unless they are there;
   /// and memory of their own for gradients that are added to what is there.
   void begin_gradients(const Step& backward);
-  /// After it: rounds what it left to the dtype of compute, and adds it up in that of reductions.
+  /// After it: rounds what it left to the dtype of compute, and adds it up in that of reductions,
+  /// to which a pass rounds what all modules of a parameter left once.
   /// Returns whether a value changed by rounding.
   bool end_gradients(const Step& backward);
   /// Ends of the reduce-scatter of the bucket's gradients, padding zeroed; end_reduce_scatter
@@ -160,7 +161,7 @@ class RankMemory {
   void open_gradients(int row);
   void close_gradients(int bucket);
   void seal(int bucket);
-  bool end_gradient(int parameter);
+  bool end_gradient(int parameter, bool is_last);
   void check_storage_padding(int bucket);
   void check_row_padding(int bucket, const T* row);
   void check_padding(int parameter, const T* padding, std::int64_t elems);

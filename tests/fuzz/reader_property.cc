@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -97,9 +98,87 @@ std::string fault_of(const Error& error, std::string_view text) {
   return {};
 }
 
+bool is_ascending_below(const std::vector<std::int64_t>& numbers, std::int64_t end) {
+  return !numbers.empty() && numbers.front() >= 0 && numbers.back() < end &&
+         std::adjacent_find(numbers.begin(), numbers.end(), std::greater_equal<>()) ==
+             numbers.end();
+}
+
+std::string fault_of(const TrainingSpec& training, std::size_t num_parameters) {
+  if (training.micro_batches < 1) return "no micro-batch";
+  const auto size = static_cast<std::size_t>(training.micro_batches);
+  for (const std::vector<bool>& syncs : {training.gradient_syncs, training.all_reduces}) {
+    if (syncs.empty()) continue;
+    if (syncs.size() != size) return "not one sync per micro-batch";
+    if (!syncs.back()) return "gradients that are never reduced";
+  }
+  const std::vector<std::int64_t>& from = training.trained_from;
+  if (!from.empty()) {
+    if (from.size() != num_parameters) return "not one first step per parameter";
+    const auto [first, last] = std::minmax_element(from.begin(), from.end());
+    if (*first != 0) return "no parameter that is trained from the first step on";
+    if (*last > training.steps) return "a first step behind the steps";
+  }
+  if (const auto& clip = training.clip_grad_norm) {
+    if (!(clip->max_norm > 0) || !(clip->norm_type >= 1)) return "a norm that is none";
+  }
+  return {};
+}
+
+std::string fault_of(const DataSpec& data, const Scenario& scenario) {
+  const auto num_data_ranks = static_cast<std::size_t>(scenario.num_data_ranks());
+  const auto num_passes = static_cast<std::size_t>(scenario.training.micro_batches);
+  if (!data.tokens.empty() && data.tokens.size() != num_data_ranks) return "tokens of other ranks";
+  for (const std::vector<std::int64_t>& of_rank : data.tokens) {
+    if (of_rank.size() != num_passes) return "tokens of other micro-batches";
+    const std::int64_t most = scenario.micro_batch_size() * num_positions(scenario.model);
+    const auto [least, largest] = std::minmax_element(of_rank.begin(), of_rank.end());
+    if (*least < 0 || *largest > most) return "more valid positions than there are";
+  }
+  const std::size_t num_modules = scenario.model.is_elementwise()
+                                      ? scenario.model.elementwise.size()
+                                      : scenario.model.modules.size();
+  for (const InactiveSpec& part : data.inactive) {
+    if (part.first < 0 || part.first >= part.end ||
+        static_cast<std::size_t>(part.end) > num_modules) {
+      return "an inactive part that is no part";
+    }
+    if (!is_ascending_below(part.data_ranks, scenario.num_data_ranks()) ||
+        !is_ascending_below(part.steps, scenario.training.steps) ||
+        !is_ascending_below(part.micro_batches, scenario.training.micro_batches)) {
+      return "an inactive part on ranks, or in passes, that there are not";
+    }
+  }
+  return {};
+}
+
+std::string fault_of(const FullyShardSpec& spec, const Scenario& scenario) {
+  const std::int64_t kept = spec.post_forward_size;
+  if (kept == 0) return {};
+  const std::optional<int> dim = scenario.roles.fsdp_shard_dim;
+  if (!spec.shards_parameters || !spec.reshard_after_forward || !dim) return "parts of no shards";
+  const std::int64_t size = scenario.mesh.size(*dim);
+  if (kept <= 1 || kept >= size || size % kept != 0) return "parts that do not divide the shards";
+  return {};
+}
+
 std::string fault_of(const Scenario& scenario, std::string_view text) {
   if (scenario.units.empty() || scenario.parameters.empty()) return "no units or no parameters";
-  if (scenario.local_batch() < 1) return "a rank without samples";
+  if (scenario.local_batch() < 1 || scenario.micro_batch_size() < 1)
+    return "a rank without samples";
+  if (scenario.micro_batch_size() * scenario.training.micro_batches * scenario.num_data_ranks() !=
+      scenario.training.global_batch) {
+    return "samples that no micro-batch takes";
+  }
+  const std::size_t num_dtypes = scenario.numerics.parameter_dtypes.size();
+  if (num_dtypes != 0 && num_dtypes != scenario.parameters.size()) {
+    return "not one dtype per parameter";
+  }
+  for (const std::string& fault :
+       {fault_of(scenario.training, scenario.parameters.size()), fault_of(scenario.data, scenario),
+        fault_of(scenario.fully_shard, scenario)}) {
+    if (!fault.empty()) return fault;
+  }
   if (scenario.hash.size() != 16) return fmt::format("a hash \"{}\"", scenario.hash);
   const std::string values = Json::parse(text, nullptr, true, /*ignore_comments=*/true).dump();
   for (const std::string_view same : {text, std::string_view(values)}) {

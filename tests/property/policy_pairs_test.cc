@@ -1,1 +1,296 @@
+// Pairs of runs of one random scenario that differ in a policy which must not change results.
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "baseline/eigen_baseline.h"
+#include "exec/local.h"
+#include "plan/build_plan.h"
+#include "plan/verify_plan.h"
+#include "random_scenario.h"
+#include "random_transformer.h"
+#include "saved_if_failing.h"
+#include "scenario/gradients.h"
+#include "scenario/parse.h"
 #include "support/catch.h"
+
+namespace hpsim::test {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kCount = 60;
+
+VerifiedPlan plan_of(const Json& json) {
+  return verify_plan(build_plan(parse_scenario(json.dump(), "pair.json")));
+}
+
+bool have_equal_numbers(const TensorView& a, const TensorView& b) {
+  if (a.elems != b.elems) return false;
+  for (std::int64_t i = 0; i < a.elems; ++i) {
+    if (a.at(i) != b.at(i)) return false;
+  }
+  return true;
+}
+
+/// Whether gradients of all steps, and parameters after all of them, are equal on every rank.
+bool have_equal_tensors(const Plan& plan, const RunResult& a, const RunResult& b) {
+  for (const Rank rank : a.layout().recording()) {
+    for (int p = 0; p < static_cast<int>(plan.parameters.size()); ++p) {
+      for (std::int64_t t = 0; t < plan.scenario.training.steps; ++t) {
+        const bool are_equal =
+            have_equal_numbers(a.gradient(rank, t, p), b.gradient(rank, t, p)) &&
+            have_equal_numbers(a.parameter(rank, t + 1, p), b.parameter(rank, t + 1, p));
+        if (!are_equal) return false;
+      }
+    }
+  }
+  return true;
+}
+
+bool have_equal_losses(const RunResult& a, const RunResult& b) {
+  for (const Rank rank : a.layout().recording()) {
+    for (std::int64_t t = 0; t < a.layout().num_steps(); ++t) {
+      for (std::int64_t i = 0; i < a.layout().num_loss_terms(); ++i) {
+        if (a.losses(rank, t)[i] != b.losses(rank, t)[i]) return false;
+      }
+    }
+  }
+  return true;
+}
+
+bool is_of_parameters(const Step& step) {
+  return step.collective &&
+         (step.kind == StepKind::Unshard || step.kind == StepKind::ReduceScatter ||
+          step.kind == StepKind::AllReduce || step.kind == StepKind::AverageWeights);
+}
+
+/// Bytes that a rank gives to collectives of parameters and gradients, and their number.
+struct Traffic {
+  std::int64_t bytes = 0;
+  std::int64_t count = 0;
+};
+
+Traffic traffic_of(const Plan& plan, Rank rank) {
+  const Coordinate coordinate = plan.mesh().coordinate_of(rank);
+  Traffic traffic;
+  for (const Step& step : plan.steps) {
+    if (!is_of_parameters(step)) continue;
+    traffic.bytes +=
+        step.collective->elems_in.at(plan.mesh(), coordinate) * size_bytes(step.collective->dtype);
+    ++traffic.count;
+  }
+  return traffic;
+}
+
+/// How many collectives there are where each sends one parameter: as many as these send.
+std::int64_t num_sent(const Plan& plan) {
+  std::int64_t count = 0;
+  for (const Step& step : plan.steps) {
+    if (!is_of_parameters(step)) continue;
+    if (step.partial >= 0) {
+      count += plan.gradient_row(step.row)
+                   .partials.at(static_cast<std::size_t>(step.partial))
+                   .members.length();
+    } else if (step.row >= 0) {
+      count += static_cast<std::int64_t>(plan.gradient_row(step.row).parameters.size());
+    } else {
+      count += static_cast<std::int64_t>(plan.bucket(step.bucket).parameters.size());
+    }
+  }
+  return count;
+}
+
+/// Whether gradients that need no all-reduce wait for neighbours in their row that do, and so add
+/// up before they are scaled and stored, in another dtype perhaps: alone they would be stored at
+/// once.
+bool some_wait_for_neighbours(const Plan& plan) {
+  if (plan.scenario.training.all_reduces.empty()) return false;
+  return std::any_of(plan.gradient_rows.begin(), plan.gradient_rows.end(),
+                     [&](const GradientRow& row) {
+                       if (row.partials.empty()) return false;
+                       return !plan.bucket(row.bucket).is_ignored &&
+                              plan.bucket(row.bucket).all_reduce_dims.empty() &&
+                              row.partials.front().members.begin > 0;
+                     });
+}
+
+/// Scenarios of both kinds, in turn.
+std::string drawn(Dice& dice, int i) {
+  return i % 3 == 2 ? random_transformer(dice) : random_scenario(dice);
+}
+
+TEST_CASE("collectives of single parameters send the same and change no result") {
+  const std::uint64_t seed = property_seed() + 10;
+  Dice dice(seed);
+  int num_split = 0;
+  int num_waiting = 0;
+  for (int i = 0; i < property_count(kCount); ++i) {
+    const SavedIfFailing text(drawn(dice, i), i, seed);
+    INFO("scenario " << i << " of seed " << seed << ", saved as " << text.file());
+    Json json = Json::parse(text.json());
+    json["fully_shard"]["comm_fusion"] = "group";
+    const VerifiedPlan fused = plan_of(json);
+    json["fully_shard"]["comm_fusion"] = "none";
+    const VerifiedPlan single = plan_of(json);
+    for (std::int64_t rank = 0; rank < fused->mesh().num_ranks(); ++rank) {
+      const Traffic of_fused = traffic_of(*fused, Rank{rank});
+      const Traffic of_single = traffic_of(*single, Rank{rank});
+      REQUIRE(of_single.bytes == of_fused.bytes);
+      REQUIRE(of_single.count == num_sent(*fused));
+      if (rank == 0) num_split += of_single.count > of_fused.count ? 1 : 0;
+    }
+    if (some_wait_for_neighbours(*fused)) {
+      ++num_waiting;
+      continue;
+    }
+    const RunResult a = LocalExecutor().run(fused, {});
+    const RunResult b = LocalExecutor().run(single, {});
+    REQUIRE(have_equal_losses(a, b));
+    REQUIRE(have_equal_tensors(*fused, a, b));
+  }
+  CHECK(num_split * 4 > property_count(kCount));
+  CHECK(num_waiting * 5 < property_count(kCount));
+}
+
+/// All-gathers of each bucket in each optimizer step.
+std::map<std::pair<int, std::int64_t>, std::int64_t> gathers(const Plan& plan) {
+  std::map<std::pair<int, std::int64_t>, std::int64_t> counts;
+  for (int b = 0; b < static_cast<int>(plan.buckets.size()); ++b) {
+    const Bucket& bucket = plan.bucket(b);
+    if (bucket.is_ignored || bucket.sharded_group.size == 1) continue;
+    for (std::int64_t t = 0; t < plan.scenario.training.steps; ++t)
+      counts[{b, t}] = 0;
+  }
+  for (const Step& step : plan.steps) {
+    if (step.kind == StepKind::Unshard && step.collective) ++counts[{step.bucket, step.step}];
+  }
+  return counts;
+}
+
+/// Where every parameter is trained: backward then comes by every unit.
+std::int64_t expected_gathers(bool after_forward, bool after_backward, std::int64_t passes) {
+  if (after_forward) return after_backward ? 2 * passes : passes + 1;
+  return after_backward ? passes : 1;
+}
+
+TEST_CASE("what ranks keep between passes changes no result, and saves all-gathers") {
+  const std::uint64_t seed = property_seed() + 11;
+  Dice dice(seed);
+  int num_kept_parts = 0;
+  int num_in_passes = 0;
+  for (int i = 0; i < property_count(kCount); ++i) {
+    const SavedIfFailing text(drawn(dice, i), i, seed);
+    INFO("scenario " << i << " of seed " << seed << ", saved as " << text.file());
+    Json json = Json::parse(text.json());
+    const Scenario base = parse_scenario(text.json(), text.file());
+    std::vector<Json> after_forward = {true, false};
+    if (base.fully_shard.shards_parameters && base.roles.fsdp_shard_dim) {
+      const std::int64_t size = base.mesh.size(*base.roles.fsdp_shard_dim);
+      for (std::int64_t k = 2; k < size; ++k) {
+        if (size % k == 0) after_forward.emplace_back(k);
+      }
+    }
+    std::optional<VerifiedPlan> first_plan;
+    std::optional<RunResult> first;
+    for (const Json& forward : after_forward) {
+      for (const bool backward : {true, false}) {
+        CAPTURE(forward.dump(), backward);
+        json["fully_shard"]["reshard_after_forward"] = forward;
+        json["fully_shard"]["reshard_after_backward"] = backward;
+        const VerifiedPlan plan = plan_of(json);
+        const std::int64_t passes = plan->scenario.training.micro_batches;
+        const std::int64_t expected = expected_gathers(forward != false, backward, passes);
+        for (const auto& [at, count] : gathers(*plan)) {
+          CAPTURE(at.first, at.second);
+          if (base.training.trained_from.empty()) {
+            CHECK(count == expected);
+          } else {
+            CHECK(count <= expected);
+          }
+          num_kept_parts += plan->bucket(at.first).post_forward_size > 0 ? 1 : 0;
+          num_in_passes += passes > 1 ? 1 : 0;
+        }
+        RunResult run = LocalExecutor().run(plan, {});
+        if (first) {
+          REQUIRE(have_equal_losses(*first, run));
+          REQUIRE(have_equal_tensors(**first_plan, *first, run));
+        } else {
+          first = std::move(run);
+          first_plan = plan;
+        }
+      }
+    }
+  }
+  CHECK(num_kept_parts > 4);
+  CHECK(num_in_passes > 8);
+}
+
+/// Calls change(json) on exact scenarios until `count` of them were judged: what it returns are two
+/// scenarios that must come to the same. Those whose numbers outgrow their dtype are left out.
+void compare_exact_pairs(std::uint64_t seed, int count,
+                         const std::function<std::optional<std::pair<Json, Json>>(Json)>& change) {
+  Dice dice(seed);
+  int num_compared = 0;
+  for (int i = 0; num_compared < count && i < 40 * count; ++i) {
+    const SavedIfFailing text(random_scenario(dice), i, seed);
+    INFO("scenario " << i << " of seed " << seed << ", saved as " << text.file());
+    if (!parse_scenario(text.json(), text.file()).is_exact()) continue;
+    const auto pair = change(Json::parse(text.json()));
+    if (!pair) continue;
+    const VerifiedPlan one = plan_of(pair->first);
+    const VerifiedPlan other = plan_of(pair->second);
+    try {
+      static_cast<void>(run_baseline(one->scenario));
+      static_cast<void>(run_baseline(other->scenario));
+    } catch (const Error&) {
+      continue;
+    }
+    const RunResult a = LocalExecutor().run(one, {});
+    const RunResult b = LocalExecutor().run(other, {});
+    REQUIRE(have_equal_tensors(*one, a, b));
+    ++num_compared;
+  }
+  CHECK(num_compared == count);
+}
+
+TEST_CASE("exact gradients are the same whether every micro-batch reduces them or the last one") {
+  compare_exact_pairs(property_seed() + 12, property_count(kCount) / 3,
+                      [](Json json) -> std::optional<std::pair<Json, Json>> {
+                        const std::int64_t passes = json["training"].value("micro_batches", 1);
+                        if (passes == 1) return std::nullopt;
+                        // What a rank does not use between two reductions has to be zeros.
+                        if (json["data"].contains("inactive"))
+                          json["training"]["reduce_unused"] = true;
+                        Json other = json;
+                        json["training"]["requires_gradient_sync"] = "every";
+                        other["training"]["requires_gradient_sync"] = "last";
+                        return std::pair(json, other);
+                      });
+}
+
+TEST_CASE("exact sums of gradients are the same in micro-batches as in one pass") {
+  compare_exact_pairs(
+      property_seed() + 13, property_count(kCount) / 3,
+      [](Json json) -> std::optional<std::pair<Json, Json>> {
+        const std::int64_t passes = json["training"].value("micro_batches", 1);
+        if (passes == 1) return std::nullopt;
+        json["training"]["loss_normalization"] = "sum";
+        // Both count micro-batches.
+        json["data"].erase("inactive");
+        json["data"].erase("tokens");
+        Json other = json;
+        for (const char* key : {"micro_batches", "requires_gradient_sync", "requires_all_reduce"})
+          other["training"].erase(key);
+        return std::pair(json, other);
+      });
+}
+
+}  // namespace
+}  // namespace hpsim::test

@@ -24,7 +24,7 @@ class ExpertsDraw {
     draw_cuts();
     draw_training();
     if (dice_.one_in(3)) json_["numerics"] = {{"dtype", "float64"}};
-    draw_policies(dice_, json_, dice_.one_in(5));
+    draw_policies(dice_, json_, dice_.one_in(4));
     return json_;
   }
 
@@ -41,7 +41,7 @@ class ExpertsDraw {
     std::int64_t num_ranks = 1;
     for (const std::string& name : names) {
       std::int64_t size = name == "ep" ? dice_.pick<std::int64_t>({1, 2, 2, 3, 4})
-                                       : dice_.pick<std::int64_t>({1, 2, 2, 3});
+                                       : dice_.pick<std::int64_t>({1, 2, 2, 3, 4, 4});
       if (size * num_ranks > 8) size = 1;
       if (name == "ep") ep_ = size;
       if (name == "tp") tp_ = size;

@@ -29,8 +29,8 @@ class PolicyDraw {
     if (dice_.one_in(4)) fully_shard()["comm_fusion"] = "none";
     draw_normalization();
     if (!base_.is_exact() && !averages_ && dice_.one_in(3)) draw_clipping();
-    if (dice_.one_in(3)) draw_frozen();
-    if (dice_.one_in(3)) draw_inactive();
+    if (dice_.one_in(4)) draw_frozen();
+    if (dice_.one_in(2)) draw_inactive();
     if (!base_.model.is_elementwise() && dice_.one_in(3)) draw_tokens();
     if (is_narrow_) {
       draw_narrow();
@@ -66,7 +66,7 @@ class PolicyDraw {
       training()["global_batch"] = base_.training.global_batch * num_micro_batches_;
     }
     const auto draw_syncs = [&](const char* key) {
-      const std::int64_t kind = dice_.below(4);
+      const std::int64_t kind = dice_.pick<std::int64_t>({0, 1, 2, 2, 3});
       if (kind == 1) training()[key] = "every";
       if (kind == 2) training()[key] = "last";
       if (kind == 3) {
@@ -110,7 +110,7 @@ class PolicyDraw {
 
   void draw_clipping() {
     Json clip = {{"max_norm", dice_.pick({0.01, 0.1, 1.0, 100.0})}};
-    const std::int64_t kind = dice_.below(5);
+    const std::int64_t kind = dice_.below(4);
     if (kind == 0) clip["norm_type"] = 2;
     if (kind == 1) clip["norm_type"] = "inf";
     if (kind == 2) clip["norm_type"] = dice_.pick({1.0, 1.5, 3.0});
@@ -132,6 +132,13 @@ class PolicyDraw {
       }
     }
     if (!frozen.empty()) training()["frozen"] = std::move(frozen);
+  }
+
+  [[nodiscard]] bool has_parameters(const ModelPart& part) const {
+    return std::any_of(base_.parameters.begin(), base_.parameters.end(),
+                       [&](const ParameterSpec& parameter) {
+                         return part.first <= parameter.module && parameter.module < part.end;
+                       });
   }
 
   [[nodiscard]] bool is_cut_by_tp_or_ep(const ModelPart& part) const {
@@ -217,8 +224,9 @@ class PolicyDraw {
     entry[base_.model.is_elementwise() ? "params" : "modules"] = {part.name};
     if (dice_.one_in(2)) entry["steps"] = some_of(base_.training.steps);
     bool is_used_elsewhere = false;
-    if (num_micro_batches_ > 1 && dice_.one_in(2)) {
+    if (num_micro_batches_ > 1 && (syncs_last_ || dice_.one_in(2))) {
       std::vector<std::int64_t> passes = some_of(num_micro_batches_);
+      if (static_cast<std::int64_t>(passes.size()) == num_micro_batches_) passes.pop_back();
       is_used_elsewhere = static_cast<std::int64_t>(passes.size()) < num_micro_batches_;
       entry["micro_batches"] = std::move(passes);
     }
@@ -227,9 +235,10 @@ class PolicyDraw {
     if (!ranks.empty()) {
       entry["ranks"] = ranks;
       // Or ranks would reduce different gradients.
-      if (!(syncs_last_ && is_used_elsewhere)) training()["reduce_unused"] = true;
+      if (has_parameters(part) && !(syncs_last_ && is_used_elsewhere))
+        training()["reduce_unused"] = true;
     }
-    if (dice_.one_in(6)) training()["reduce_unused"] = true;
+    if (dice_.one_in(8)) training()["reduce_unused"] = true;
     json_["data"]["inactive"].push_back(std::move(entry));
   }
 
@@ -239,9 +248,9 @@ class PolicyDraw {
     const std::int64_t least = normalization == "local_mean" ? 1 : 0;
     Json tokens = Json::array();
     for (std::int64_t rank = 0; rank < base_.num_data_ranks(); ++rank) {
-      // Of the first rank, so that there is one.
+      // Of the first rank, so that there is one; and a second, or causal attention chooses nothing.
       const auto number = [&] {
-        const std::int64_t from = rank == 0 ? 1 : least;
+        const std::int64_t from = rank == 0 ? std::min<std::int64_t>(2, num_valid) : least;
         return from + dice_.below(num_valid - from + 1);
       };
       if (dice_.one_in(2)) {
@@ -296,13 +305,13 @@ class PolicyDraw {
   }
 
   void draw_narrow() {
-    const std::string narrow = dice_.pick({"bfloat16", "bfloat16", "float16"});
+    const std::string narrow = dice_.pick({"bfloat16", "float16"});
     const std::string other = dice_.one_in(4) ? "float64" : "float32";
     Json& numerics = json_["numerics"];
     numerics["dtype"] = other;
     Json policy = Json::object();
     std::string param_dtype;
-    const std::int64_t kind = dice_.below(5);
+    const std::int64_t kind = dice_.below(6);
     if (kind == 0) numerics["dtype"] = narrow;
     if (kind == 1) param_dtype = narrow;
     if (kind == 2) policy["reduce_dtype"] = narrow;
@@ -316,6 +325,12 @@ class PolicyDraw {
     if (kind == 4) {
       numerics["dtype"] = narrow;
       param_dtype = other;
+    }
+    if (kind == 5) {
+      // Inputs have the dtype of compute, and some parameters do not.
+      param_dtype = dice_.one_in(2) ? narrow : other;
+      numerics["dtype"] = param_dtype;
+      draw_parameter_dtypes(param_dtype == narrow ? other : narrow);
     }
     if (kind != 2 && dice_.one_in(2)) policy["reduce_dtype"] = dice_.pick({"float32", "float64"});
     finish(std::move(policy), param_dtype, dice_.one_in(2) ? narrow : other);
@@ -334,7 +349,7 @@ class PolicyDraw {
     const bool casts = !param_dtype.empty() || base_.model.is_elementwise();
     if (casts && may_give_another() && dice_.one_in(3)) policy["output_dtype"] = output_dtype;
     fully_shard()["mp_policy"] = std::move(policy);
-    if (casts && may_leave_inputs(param_dtype) && dice_.one_in(3)) {
+    if (casts && may_leave_inputs(param_dtype) && dice_.one_in(2)) {
       fully_shard()["mp_policy"]["cast_forward_inputs"] = false;
     }
   }

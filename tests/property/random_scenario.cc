@@ -28,7 +28,7 @@ class ScenarioDraw {
     draw_sync_object();
     is_narrow_ = !averages_ && dice_.one_in(4);
     draw_sharding();
-    if (dice_.one_in(2)) {
+    if (!dice_.one_in(3)) {
       draw_modules();
     } else {
       draw_parameters();
@@ -286,7 +286,7 @@ class ScenarioDraw {
   void draw_modules() {
     Json model = Json::array();
     // Exact integers grow with every layer.
-    const std::int64_t num_linear = 1 + dice_.below(is_exact_ || is_narrow_ ? 2 : 4);
+    const std::int64_t num_linear = 1 + dice_.below(is_exact_ ? 2 : is_narrow_ ? 3 : 4);
     std::int64_t features = draw_size();
     std::string last;  // with as many inputs as outputs
     hands_on_terms_ = maybe(5);

@@ -57,8 +57,8 @@ class TransformerDraw {
   /// Heads divide over tp; a sequence is no shorter.
   void draw_sizes() {
     const std::int64_t tp = std::max<std::int64_t>(tp_, 1);
-    kv_heads_ = tp * dice_.pick<std::int64_t>({1, 1, 2});
-    heads_ = kv_heads_ * dice_.pick<std::int64_t>({1, 2});
+    kv_heads_ = tp * (is_narrow_ ? 1 : dice_.pick<std::int64_t>({1, 1, 2}));
+    heads_ = kv_heads_ * (is_narrow_ ? 1 : dice_.pick<std::int64_t>({1, 2}));
     // At least four features: the norm of two is a step.
     dim_ = heads_ * (heads_ == 1 ? 4 : 2 + dice_.below(2));
     seq_ = tp + dice_.below(4);
@@ -91,17 +91,22 @@ class TransformerDraw {
                        {"embedding_dim", dim_}});
     }
     Json block = Json::array();
-    block.push_back(residual("a", {{"name", "attn"},
-                                   {"type", "attention"},
-                                   {"dim", dim_},
-                                   {"heads", heads_},
-                                   {"kv_heads", kv_heads_},
-                                   {"causal", !dice_.one_in(3)}}));
-    block.push_back(residual("m", {{"name", "mlp"},
-                                   {"type", "mlp"},
-                                   {"dim", dim_},
-                                   {"hidden", hidden_},
-                                   {"gated", !dice_.one_in(3)}}));
+    // Roundings of few bits grow with every module.
+    has_attention_ = !is_narrow_ || dice_.one_in(2);
+    has_mlp_ = !is_narrow_ || !has_attention_;
+    if (has_attention_)
+      block.push_back(residual("a", {{"name", "attn"},
+                                     {"type", "attention"},
+                                     {"dim", dim_},
+                                     {"heads", heads_},
+                                     {"kv_heads", kv_heads_},
+                                     {"causal", !dice_.one_in(3)}}));
+    if (has_mlp_)
+      block.push_back(residual("m", {{"name", "mlp"},
+                                     {"type", "mlp"},
+                                     {"dim", dim_},
+                                     {"hidden", hidden_},
+                                     {"gated", !dice_.one_in(3)}}));
     model.push_back({{"name", "blocks"},
                      {"type", "repeat"},
                      {"count", is_narrow_ ? 1 : 1 + dice_.below(2)},
@@ -144,8 +149,8 @@ class TransformerDraw {
         styles[pattern] = dice_.pick(choices);
       }
     };
-    style("**.attn", {"colwise", "rowwise_sp"});
-    style("**.mlp", {"colwise", "rowwise_sp"});
+    if (has_attention_) style("**.attn", {"colwise", "rowwise_sp"});
+    if (has_mlp_) style("**.mlp", {"colwise", "rowwise_sp"});
     if (has_tokens_) style("tok", {"colwise", "rowwise", "rowwise_sp"});
     if (cuts_sequence && has_norms_) styles["**.norm"] = "sequence_parallel";
     if (cuts_sequence && has_last_norm_) styles["norm"] = "sequence_parallel";
@@ -182,6 +187,8 @@ class TransformerDraw {
   std::int64_t tp_ = 0;  ///< size of the tp dim; 0: there is none
   std::int64_t heads_ = 1, kv_heads_ = 1, dim_ = 4, seq_ = 1, vocabulary_ = 3, hidden_ = 2;
   bool is_narrow_ = false;  ///< some dtype has 16 bits
+  bool has_attention_ = true;
+  bool has_mlp_ = true;
   bool has_tokens_ = false;
   bool has_norms_ = false;
   bool has_last_norm_ = false;

@@ -67,6 +67,17 @@ TEST_CASE("stages of two ranks by hand") {
       stages_of(test::fsdp_scenario(test::elementwise_model({{"w", {4}}}), 2)).is_emulated());
 }
 
+TEST_CASE("without replicas there is none to wait for: every sum is stored") {
+  Scenario scenario = test::fsdp_scenario(test::elementwise_model({{"w", {4}}}), 2);
+  scenario.numerics.dtype = kB;
+  scenario.fully_shard.mp_policy.param_dtype = DType::Float32;
+  scenario.training.micro_batches = 2;
+  scenario.training.global_batch = 4;
+  scenario.training.all_reduces = {false, true};
+  // 1 + 10, then 2 + 20, and what is stored of both.
+  CHECK(events(stages_of(scenario)) == sorted({{11, kB, 0.5}, {22, kB, 0.5}, {33, kB, 0.5}}));
+}
+
 TEST_CASE("stages of replicas and micro-batches by hand") {
   Scenario scenario = test::hsdp_scenario(test::elementwise_model({{"w", {4}}}), 2, 2);
   scenario.training.micro_batches = 3;

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -68,6 +69,28 @@ TEST_CASE("shapes count and print like tuples") {
   CHECK(to_string(Shape{7, 8}) == "(7, 8)");
   CHECK(checked_num_elems({1 << 30, 1 << 30}).has_value());
   CHECK_FALSE(checked_num_elems({INT64_MAX, 2}).has_value());
+}
+
+TEST_CASE("what is drawn is rounded once") {
+  FillSpec spec;
+  spec.kind = FillSpec::Kind::Integer;
+  spec.max = 0;
+  // In bfloat16 just below the middle between 159 and 160 times 2^-10, in float32 the middle.
+  spec.offset = 159.5 * 0x1p-10 - 0x1p-30;
+  float once = 0;
+  fill(&once, 1, 0, 0, spec, DType::BFloat16);
+  CHECK(once == 159 * 0x1p-10F);
+  float twice = 0;
+  fill(&twice, 1, 0, 0, spec);
+  round_to(DType::BFloat16, &twice, 1);
+  CHECK(twice == 160 * 0x1p-10F);
+  spec = {};
+  std::vector<double> wide(1500);
+  std::vector<float> narrow(wide.size());
+  fill(wide.data(), 1500, 3, 7, spec);
+  round_to(DType::Float16, wide.data(), 1500);
+  fill(narrow.data(), 1500, 3, 7, spec, DType::Float16);
+  CHECK(std::equal(wide.begin(), wide.end(), narrow.begin()));
 }
 
 TEST_CASE("hashes are the published FNV-1a and splitmix64") {
