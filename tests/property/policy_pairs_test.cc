@@ -108,8 +108,7 @@ std::int64_t num_sent(const Plan& plan) {
 }
 
 /// Whether gradients that need no all-reduce wait for neighbours in their row that do, and so add
-/// up before they are scaled and stored, in another dtype perhaps: alone they would be stored at
-/// once.
+/// up before they are scaled and stored, in another dtype perhaps; alone they wait all the same.
 bool some_wait_for_neighbours(const Plan& plan) {
   if (plan.scenario.training.all_reduces.empty()) return false;
   return std::any_of(plan.gradient_rows.begin(), plan.gradient_rows.end(),
@@ -146,17 +145,14 @@ TEST_CASE("collectives of single parameters send the same and change no result")
       REQUIRE(of_single.count == num_sent(*fused));
       if (rank == 0) num_split += of_single.count > of_fused.count ? 1 : 0;
     }
-    if (some_wait_for_neighbours(*fused)) {
-      ++num_waiting;
-      continue;
-    }
+    num_waiting += some_wait_for_neighbours(*fused) ? 1 : 0;
     const RunResult a = LocalExecutor().run(fused, {});
     const RunResult b = LocalExecutor().run(single, {});
     REQUIRE(have_equal_losses(a, b));
     REQUIRE(have_equal_tensors(*fused, a, b));
   }
   CHECK(num_split * 4 > property_count(kCount));
-  CHECK(num_waiting * 5 < property_count(kCount));
+  CHECK(num_waiting > 0);
 }
 
 /// All-gathers of each bucket in each optimizer step.

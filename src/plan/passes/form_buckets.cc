@@ -33,12 +33,6 @@ Bucket empty_bucket(const Scenario& scenario, int p, const PlannedParameter& par
   return bucket;
 }
 
-bool is_reduced_alike(const Bucket& a, const Bucket& b) {
-  return a.sharded_group == b.sharded_group && a.unsharded_group == b.unsharded_group &&
-         a.scatter_dims == b.scatter_dims && a.all_reduce_dims == b.all_reduce_dims &&
-         a.average_dims == b.average_dims && a.dtype == b.dtype && a.reduce_dtype == b.reduce_dtype;
-}
-
 /// Dims outside the fully_shard domain over which the gradient of a parameter is reduced.
 MeshDims further_dims(const Plan& plan, int p) {
   const PlannedParameter& parameter = plan.parameter(p);
@@ -60,6 +54,12 @@ void lay_out_bucket(Plan& plan, Bucket& bucket) {
 }
 
 }  // namespace
+
+bool is_reduced_alike(const Bucket& a, const Bucket& b) {
+  return a.sharded_group == b.sharded_group && a.unsharded_group == b.unsharded_group &&
+         a.scatter_dims == b.scatter_dims && a.all_reduce_dims == b.all_reduce_dims &&
+         a.average_dims == b.average_dims && a.dtype == b.dtype && a.reduce_dtype == b.reduce_dtype;
+}
 
 GradientRow gradient_row(const Plan& plan, int b, const std::vector<int>& parameters) {
   GradientRow row;

@@ -66,11 +66,10 @@ class GradientRows {
     const TrainingSpec& training = plan.scenario.training;
     is_uniform_ = training.trained_from.empty() && plan.scenario.data.inactive.empty();
     for (int b = 0; b < static_cast<int>(plan.buckets.size()); ++b) {
-      const Bucket& bucket = plan.bucket(b);
       // Whatever has gradients, its all-reduces may come later than its reduce-scatters.
-      is_all_reduced_.push_back(!bucket.all_reduce_dims.empty() ||
-                                !gradient_row(plan, b, bucket.parameters).partials.empty());
+      is_all_reduced_.push_back(waits_by_itself(b));
     }
+    if (!plan.scenario.fully_shard.fuses_collectives) wait_as_if_fused();
   }
 
   void enter_step(std::int64_t step) {
@@ -91,6 +90,34 @@ class GradientRows {
   }
 
  private:
+  /// Parameters that one bucket would hold wait for each other's all-reduces: which ones are fused
+  /// changes no numbers.
+  void wait_as_if_fused() {
+    const std::vector<Bucket>& buckets = plan_.buckets;
+    for (std::size_t first = 0; first < buckets.size();) {
+      std::size_t end = first;
+      std::vector<std::size_t> waiting;  // one of each kind
+      const auto is_like_waiting = [&](std::size_t b) {
+        return std::any_of(waiting.begin(), waiting.end(), [&](std::size_t other) {
+          return is_reduced_alike(buckets[b], buckets[other]);
+        });
+      };
+      for (; end < buckets.size() && buckets[end].unit == buckets[first].unit; ++end) {
+        if (is_all_reduced_[end] && !is_like_waiting(end)) waiting.push_back(end);
+      }
+      for (std::size_t b = first; b < end; ++b) {
+        if (!buckets[b].is_ignored && is_like_waiting(b)) is_all_reduced_[b] = true;
+      }
+      first = end;
+    }
+  }
+
+  [[nodiscard]] bool waits_by_itself(int b) const {
+    const Bucket& bucket = plan_.bucket(b);
+    return !bucket.all_reduce_dims.empty() ||
+           !gradient_row(plan_, b, bucket.parameters).partials.empty();
+  }
+
   /// Per micro-batch.
   std::vector<int> rows_of(int b, std::int64_t step) {
     const std::int64_t num_micro_batches = plan_.scenario.training.micro_batches;

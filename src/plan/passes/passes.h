@@ -53,6 +53,9 @@ namespace hpsim {
 /// Parameters of other dtypes, gathered or reduced, have other buckets; with comm_fusion "none"
 /// every parameter has one.
 [[nodiscard]] Plan form_buckets(Plan plan);
+/// Whether parameters of two buckets of a unit are gathered and reduced in one way: they lie in one
+/// bucket where collectives are fused.
+[[nodiscard]] bool is_reduced_alike(const Bucket& a, const Bucket& b);
 /// The row of the gradients of some parameters of a bucket, given in its order.
 [[nodiscard]] GradientRow gradient_row(const Plan& plan, int bucket,
                                        const std::vector<int>& parameters);
@@ -84,6 +87,7 @@ namespace hpsim {
 ///   yes               no              yes, if cut over    what needs no all-reduce; else rows that
 ///                                     ranks               were scattered, or gradients, add up
 ///
+/// What needs no all-reduce waits where a parameter that it is, or would be, fused with needs one.
 /// Where these rows add up, they are of all parameters that have a gradient in some micro-batch.
 [[nodiscard]] Plan insert_reductions(Plan plan);
 [[nodiscard]] bool has_reductions(const Plan& plan);
