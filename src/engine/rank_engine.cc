@@ -159,9 +159,9 @@ class RankEngineOf : public RankEngine {
         optimize();
         break;
       case StepKind::AverageWeights: {
-        T* const row = memory_.weights_to_average(step.bucket);
-        scale(row, memory_.storage_elems(step.bucket), step.collective->prescale);
-        return call(plan_step, row, row);
+        const std::span<T> row = memory_.begin_average(step.row);
+        scale(row.data(), static_cast<std::int64_t>(row.size()), step.collective->prescale);
+        return call(plan_step, row.data(), row.data());
       }
     }
     return std::nullopt;
@@ -184,9 +184,10 @@ class RankEngineOf : public RankEngine {
     }
     if (step.kind == StepKind::ClipGradients) clip();
     if (step.kind == StepKind::AverageWeights) {
-      scale(memory_.weights_to_average(step.bucket), memory_.storage_elems(step.bucket),
-            step.collective->scale);
-      for (const int p : plan_.bucket(step.bucket).parameters)
+      const std::span<T> row = memory_.averaged(step.row);
+      scale(row.data(), static_cast<std::int64_t>(row.size()), step.collective->scale);
+      memory_.end_average(step.row);
+      for (const int p : plan_.gradient_row(step.row).parameters)
         end_update(p);
     }
     if (plan_step + 1 == static_cast<std::int64_t>(plan_.steps.size())) record_.done = 1;
@@ -343,7 +344,7 @@ class RankEngineOf : public RankEngine {
         update(p, gradient);
       }
       record_states(p);
-      if (plan_.averaged_dims(p).empty()) end_update(p);
+      if (gradient == nullptr || plan_.averaged_dims(p).empty()) end_update(p);
     }
     memory_.drop_gradients();
     record_of(step_).live_after = record_.ledger.live();

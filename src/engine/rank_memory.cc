@@ -76,10 +76,49 @@ T* RankMemory<T>::shard(int p) {
   return state_at(parameter_at(p).bucket).storage.data() + slot_at(p).offset_elems;
 }
 
+/// Calls copy(slot in the storage, slot in the copy, elements) for the parameters of a row.
 template <class T>
-T* RankMemory<T>::weights_to_average(int b) {
-  check_storage_padding(b);
-  return state_at(b).storage.data();
+template <class Copy>
+void RankMemory<T>::each_averaged(int row, const Copy& copy) {
+  const GradientRow& gradients = plan_.gradient_row(row);
+  for (std::size_t i = 0; i < gradients.parameters.size(); ++i) {
+    const int p = gradients.parameters[i];
+    const std::int64_t offset = gradients.offsets[i].at(plan_.mesh(), coordinate_);
+    copy(shard(p), state_at(gradients.bucket).averaged.data() + offset, slot_at(p).padded_elems);
+  }
+}
+
+template <class T>
+std::span<T> RankMemory<T>::begin_average(int row) {
+  const GradientRow& gradients = plan_.gradient_row(row);
+  const Bucket& bucket = bucket_at(gradients.bucket);
+  check_storage_padding(gradients.bucket);
+  if (gradients.parameters != bucket.parameters) {
+    state_at(gradients.bucket).averaged =
+        take(MemoryKind::ReduceBuffers, parameter_at(gradients.parameters.at(0)).dtype,
+             gradients.row_elems.at(plan_.mesh(), coordinate_));
+    each_averaged(row, [](const T* from, T* to, std::int64_t n) { std::copy_n(from, n, to); });
+  }
+  return averaged(row);
+}
+
+template <class T>
+std::span<T> RankMemory<T>::averaged(int row) {
+  const GradientRow& gradients = plan_.gradient_row(row);
+  BucketState& state = state_at(gradients.bucket);
+  const bool is_whole = gradients.parameters == bucket_at(gradients.bucket).parameters;
+  return {is_whole ? state.storage.data() : state.averaged.data(),
+          static_cast<std::size_t>(gradients.row_elems.at(plan_.mesh(), coordinate_))};
+}
+
+template <class T>
+void RankMemory<T>::end_average(int row) {
+  const GradientRow& gradients = plan_.gradient_row(row);
+  check_storage_padding(gradients.bucket);
+  if (gradients.parameters == bucket_at(gradients.bucket).parameters) return;
+  each_averaged(row, [](T* to, const T* from, std::int64_t n) { std::copy_n(from, n, to); });
+  give_back(MemoryKind::ReduceBuffers, parameter_at(gradients.parameters.at(0)).dtype,
+            state_at(gradients.bucket).averaged, gradients.row_elems.at(plan_.mesh(), coordinate_));
 }
 
 template <class T>
@@ -377,11 +416,6 @@ bool RankMemory<T>::add_arrived(int b) {
   accumulate(state.arrived.data(), row_elems(b), state.reduced.data());
   give_back(MemoryKind::ReduceBuffers, dtype, state.arrived, row_elems(b));
   return round_to(dtype, state.reduced.data(), row_elems(b));
-}
-
-template <class T>
-std::int64_t RankMemory<T>::storage_elems(int b) const {
-  return state_at(b).row_elems;
 }
 
 template <class T>

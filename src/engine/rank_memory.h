@@ -29,8 +29,11 @@ class RankMemory {
   void enter_step(std::int64_t step) { step_ = step; }
 
   [[nodiscard]] T* shard(int parameter);
-  /// The shards of all parameters of a bucket, end to end in their padded slots, padding checked.
-  [[nodiscard]] T* weights_to_average(int bucket);
+  /// The shards of the parameters of a gradient row, end to end in their padded slots, padding
+  /// checked; where these are not all of their bucket, a copy, until end_average puts it back.
+  [[nodiscard]] std::span<T> begin_average(int row);
+  [[nodiscard]] std::span<T> averaged(int row);
+  void end_average(int row);
   [[nodiscard]] std::int64_t shard_elems(int parameter) const {
     return slot_at(parameter).held.elems;
   }
@@ -66,8 +69,6 @@ class RankMemory {
   void end_reduce_scatter(int bucket);
   [[nodiscard]] std::span<T> arrived_row(int bucket);
   bool add_arrived(int bucket);
-  /// The row of all shards of a bucket.
-  [[nodiscard]] std::int64_t storage_elems(int bucket) const;
   /// Elements of a row of gradients, own or of all ranks.
   [[nodiscard]] std::int64_t row_elems(int bucket) const;
   /// Own row of the bucket's gradients as far as they are reduced, padding zeroed and checked.
@@ -95,6 +96,7 @@ class RankMemory {
     Buffer<T> cast;      ///< the same in the dtype that is gathered, while it is
     Buffer<T> gathered;  ///< all rows while unsharded
     Buffer<T> part;      ///< some of them, between forward and backward
+    Buffer<T> averaged;  ///< shards of some parameters, while they are averaged
     int open_row = -1;   ///< gradient row of `gradients`, or of `reduced`; -1: none
     bool has_gradients = false;
     Buffer<T> gradients;     ///< all rows, from the first backward to the reduction
@@ -147,6 +149,8 @@ class RankMemory {
   [[nodiscard]] Rows rows_at(T* data, int parameter) const;
   /// Of its gradients.
   [[nodiscard]] Rows gradient_rows(int parameter);
+  template <class Copy>
+  void each_averaged(int row, const Copy& copy);
   [[nodiscard]] RowBlocks<T> blocks_in(const Rows& rows, int parameter) const;
   [[nodiscard]] RowBlocks<T> as_one_block(T* copy, int parameter) const;
   /// Where the gradient of a parameter adds up.

@@ -273,7 +273,10 @@ class Replay {
                          : "its gradients are clipped, and nothing asks for it";
             });
         for (BucketState& each : state_) {
-          each.awaits_average = averages(each);
+          const std::vector<int>& all = plan_.buckets[index_of(each)].parameters;
+          each.awaits_average = averages(each) && std::any_of(all.begin(), all.end(), [&](int p) {
+                                  return has_gradient(plan_.scenario, p, step.step);
+                                });
           each.open_row = -1;
           each.is_scattered = false;
         }

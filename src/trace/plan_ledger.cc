@@ -131,6 +131,9 @@ class MemoryReplay {
       case StepKind::Optimizer:
         optimize();
         break;
+      case StepKind::AverageWeights:
+        average(step);
+        break;
       default:
         activations_.take(step);
         break;
@@ -246,6 +249,16 @@ class MemoryReplay {
 
   [[nodiscard]] std::int64_t shard_bytes(int p) const {
     return held_[static_cast<std::size_t>(p)].elems * size_bytes(plan_.parameter(p).dtype);
+  }
+
+  /// In place, unless it is of some parameters of the bucket only.
+  void average(const Step& step) {
+    const GradientRow& row = plan_.gradient_row(step.row);
+    if (row.parameters == plan_.bucket(row.bucket).parameters) return;
+    const std::int64_t bytes = gradient_row_elems_[static_cast<std::size_t>(step.row)] *
+                               size_bytes(plan_.parameter(row.parameters.at(0)).dtype);
+    allocate(MemoryKind::ReduceBuffers, bytes);
+    release(MemoryKind::ReduceBuffers, bytes);
   }
 
   /// State of a parameter is there from its first update on.

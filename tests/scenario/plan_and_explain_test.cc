@@ -92,9 +92,9 @@ TEST_CASE("the plan of seven rows over four ranks, whole") {
 Elements and bytes are per rank; scale multiplies what comes out, or what goes in; all collectives
 carry float32.
 
-  ✓ coverage 6    ✓ sync-set 2    ✓ plan-agreement 32    ✓ placements 12
+  ✓ coverage 7    ✓ sync-set 2    ✓ plan-agreement 42    ✓ placements 12
 
-PASS  4 checks, 52 facts compared; nothing has run
+PASS  4 checks, 63 facts compared; nothing has run
 )");
 }
 

@@ -93,7 +93,8 @@ namespace hpsim {
 [[nodiscard]] bool has_reductions(const Plan& plan);
 
 /// Inserts after each optimizer step the all-reduces that average the weights of copies which were
-/// updated by gradients of their own: one per bucket with average_dims, scaled by 1 / their number
+/// updated by gradients of their own: one per bucket with average_dims, of those parameters that the
+/// step updates, scaled by 1 / their number
 /// (multi-dim RFC 2.2.4). The gradients of such a bucket are reduced over nothing; what 1/F is more
 /// than 1 / number of copies is applied to them locally, together with k.
 ///

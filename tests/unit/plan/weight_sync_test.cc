@@ -92,6 +92,21 @@ TEST_CASE("weights are averaged after the optimizer, over the copies that saw ot
   (void)verify_plan(plan);
 }
 
+TEST_CASE("weights that a step does not update are not averaged in it") {
+  // dense has 6 elements, expert 12; dense is frozen in step 0.
+  Scenario scenario = tp_ep(1, 8, {1});
+  scenario.placements = {};
+  scenario.training.steps = 2;
+  scenario.training.trained_from = {1, 0};
+  const Plan plan = build_plan(scenario);
+  CHECK(syncs(plan) == Texts{"scale_gradient x 1.000000", "average_weights over ep 12 x 0.125000",
+                             "scale_gradient x 1.000000", "average_weights over ep 18 x 0.125000"});
+  (void)verify_plan(plan);
+  Plan dropped = plan;
+  dropped.steps.pop_back();
+  CHECK_THROWS_AS(verify_plan(dropped), PlanRejected);
+}
+
 TEST_CASE("what the mean of weights leaves of k/F is applied locally") {
   // 8 data ranks and k = 2: k/F = 1/4. Dense is averaged over all 8, the expert over tp.
   Scenario scenario = tp_ep(2, 4, {0, 1});
