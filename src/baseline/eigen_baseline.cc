@@ -170,7 +170,7 @@ TrackedStep run_step(const Scenario& scenario, std::int64_t step, const Rounding
   TrackedStep result;
   result.loss = pass.loss;
   result.global_loss = pass.global_loss;
-  result.grad_norm = norm_of(pass.gradients, norm_type(scenario), rounding.confidence);
+  result.grad_norm = norm_of(pass.gradients, norm_type(scenario));
   ClipFactor clip;
   if (const auto& spec = scenario.training.clip_grad_norm) {
     clip = clip_factor(*spec, result.grad_norm, rounding.confidence);
@@ -295,7 +295,7 @@ ReferenceScalar exact_norm(const std::vector<PlainTensor<T>>& gradients, double 
                                           {gradient.data.begin(), gradient.data.end()}),
                       {}});
   }
-  return to_reference(norm_of(values, p, confidence), Rounding{.confidence = confidence});
+  return to_reference(norm_of(values, p), Rounding{.confidence = confidence});
 }
 
 template <class T>

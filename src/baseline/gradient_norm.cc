@@ -43,27 +43,24 @@ TrackedScalar largest_of(const std::vector<TrackedTensor>& gradients) {
   return norm;
 }
 
-TrackedScalar power_norm(const std::vector<TrackedTensor>& gradients, double p, double confidence) {
+/// Of numbers over a power of two near the largest: powers of small ones would underflow.
+TrackedScalar power_norm(const std::vector<TrackedTensor>& gradients, double p) {
   TrackedSum powers;
   double of_deviations = 0;
+  const double largest = largest_of(gradients).value;
+  const double unit = largest == 0 ? 1 : std::exp2(std::ilogb(largest));
   for (const TrackedTensor& gradient : gradients) {
     for (const double value : gradient.value.data) {
-      const double power = std::pow(std::abs(value), p);
+      const double power = std::pow(std::abs(value) / unit, p);
       powers.sum += power;
       powers.sum_of_squares += square(power);
     }
     powers.count += static_cast<double>(gradient.value.elems());
     for (const double variance : gradient.variance)
-      of_deviations += std::pow(variance, p / 2);
+      of_deviations += std::pow(variance / square(unit), p / 2);
   }
-  const double norm = std::pow(powers.sum, 1 / p);
-  double inherited = std::pow(of_deviations, 2 / p);
-  if (p < 1) {
-    const double reach = std::pow(confidence, p) * of_deviations;
-    const double high = std::pow(powers.sum + reach, 1 / p) - norm;
-    const double low = norm - std::pow(std::max(0.0, powers.sum - reach), 1 / p);
-    inherited = square(std::max(high, low) / confidence);
-  }
+  const double norm = unit * std::pow(powers.sum, 1 / p);
+  const double inherited = square(unit) * std::pow(of_deviations, 2 / p);
   if (powers.sum == 0) return {norm, inherited};
   const double of_sum = kUnit * (powers.count * (powers.sum_of_squares + square(powers.sum)) +
                                  kFunctionRounding * powers.sum_of_squares);
@@ -74,10 +71,10 @@ TrackedScalar power_norm(const std::vector<TrackedTensor>& gradients, double p, 
 
 }  // namespace
 
-TrackedScalar norm_of(const std::vector<TrackedTensor>& gradients, double p, double confidence) {
-  HPSIM_CHECK(p > 0, "a {}-norm", p);
+TrackedScalar norm_of(const std::vector<TrackedTensor>& gradients, double p) {
+  HPSIM_CHECK(p >= 1, "a {}-norm", p);
   if (p == 2) return two_norm(gradients);
-  return std::isinf(p) ? largest_of(gradients) : power_norm(gradients, p, confidence);
+  return std::isinf(p) ? largest_of(gradients) : power_norm(gradients, p);
 }
 
 ClipFactor clip_factor(const ClipSpec& spec, const TrackedScalar& norm, double confidence) {

@@ -9,13 +9,12 @@ namespace hpsim {
 
 /// The p-norm of all gradients together, p infinity: the largest magnitude; tensors may be empty.
 /// Errors of elements are joined as if all pulled the same way, |delta norm| <= |delta G| in the
-/// same norm; below 1, where that does not hold, sum |delta|^p bounds what the sum of powers is
-/// off by. The sum itself is made in float64, whatever the dtype: of n powers t, each within 4u, it
-/// is off by u² / 3 (n (sum t² + S²) + 16 sum t²), and the root S^(1/p) by 4u again.
+/// same norm. The sum itself is made in float64, whatever the dtype: of n powers t, each within 4u,
+/// it is off by u² / 3 (n (sum t² + S²) + 16 sum t²), and the root S^(1/p) by 4u again.
 ///
 ///   3, -4    p 1: 7    p 2: 5    infinity: 4
-[[nodiscard]] TrackedScalar norm_of(const std::vector<TrackedTensor>& gradients, double p,
-                                    double confidence);
+/// \pre p >= 1
+[[nodiscard]] TrackedScalar norm_of(const std::vector<TrackedTensor>& gradients, double p);
 
 /// What gradients of such a norm are multiplied by, min(1, max_norm / (norm + 1e-6)). The error is
 /// the largest that the norm's interval allows, whichever of the two it takes.

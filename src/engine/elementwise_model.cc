@@ -5,7 +5,7 @@
 #include "base/check.h"
 #include "engine/elementwise.h"
 #include "engine/local_model.h"
-#include "plan/inactive_parts.h"
+#include "plan/bypassed_parts.h"
 #include "scenario/gradients.h"
 #include "scenario/precision.h"
 #include "tensor/fill.h"

@@ -8,7 +8,7 @@
 #include "engine/local_loss.h"
 #include "engine/local_model.h"
 #include "engine/module_kernels.h"
-#include "plan/inactive_parts.h"
+#include "plan/bypassed_parts.h"
 #include "scenario/precision.h"
 
 namespace hpsim {
@@ -43,7 +43,7 @@ class ModuleModel : public LocalModel<T> {
   void forward(const Step& step) override {
     const int module = step.module;
     if (module == 0) draw_input();
-    for (const InactivePart& part : inactive_parts(plan_, step)) {
+    for (const BypassedPart& part : bypassed_parts(plan_, step)) {
       if (part.copies() && part.first == module) kept_inputs_[part.spec] = copy_of(part.input);
     }
     const ModulePlan& planned = planned_at(module);
@@ -92,7 +92,7 @@ class ModuleModel : public LocalModel<T> {
       needs[i] = planned.input_gradients[i] >= 0;
     give_input_gradients(step, [&](const std::vector<T*>& gradients) {
       module_backward(site(module), memory_, inputs_of(planned), dy, needs, gradients);
-      for (const InactivePart& part : inactive_parts(plan_, step)) {
+      for (const BypassedPart& part : bypassed_parts(plan_, step)) {
         if (part.last == module && !part.copies()) pass_back_sum(part, step, gradients);
       }
     });
@@ -223,18 +223,18 @@ class ModuleModel : public LocalModel<T> {
   }
 
   void end_forward(const Step& step) {
-    for (const InactivePart& part : inactive_parts(plan_, step)) {
+    for (const BypassedPart& part : bypassed_parts(plan_, step)) {
       if (part.last == step.module) pass_on(part, step);
     }
     free(planned_at(step.module).freed_after_forward);
   }
   void begin_backward(const Step& step) {
-    for (const InactivePart& part : inactive_parts(plan_, step)) {
+    for (const BypassedPart& part : bypassed_parts(plan_, step)) {
       if (part.last == step.module) hold_back(part, step);
     }
   }
   void end_backward(const Step& step) {
-    for (const InactivePart& part : inactive_parts(plan_, step)) {
+    for (const BypassedPart& part : bypassed_parts(plan_, step)) {
       if (part.first == step.module && part.copies()) pass_back(part, step);
     }
     free(planned_at(step.module).freed_after_backward);
@@ -253,12 +253,12 @@ class ModuleModel : public LocalModel<T> {
     return copy;
   }
 
-  [[nodiscard]] bool is_inactive(const InactivePart& part, const Step& step) const {
+  [[nodiscard]] bool is_inactive(const BypassedPart& part, const Step& step) const {
     return is_inactive_at(plan_, step, part.first, coordinate_);
   }
 
   /// The last module of an inactive part gives what the first one took, or what it adds to.
-  void pass_on(const InactivePart& part, const Step& step) {
+  void pass_on(const BypassedPart& part, const Step& step) {
     LocalActivation<T>& output = value(planned_at(part.last).output);
     if (!part.copies()) {
       if (!is_inactive(part, step)) return;
@@ -272,14 +272,14 @@ class ModuleModel : public LocalModel<T> {
   }
 
   /// The gradient of what an inactive part gives goes around it: inside it is zero.
-  void hold_back(const InactivePart& part, const Step& step) {
+  void hold_back(const BypassedPart& part, const Step& step) {
     if (!part.copies()) return;
     LocalActivation<T>& gradient = value(part.output_gradient);
     if (part.input_gradient >= 0) kept_gradients_[part.spec] = copy_of(part.output_gradient);
     if (is_inactive(part, step)) std::fill_n(gradient.data.data(), gradient.elems, T(0));
   }
 
-  void pass_back(const InactivePart& part, const Step& step) {
+  void pass_back(const BypassedPart& part, const Step& step) {
     if (part.input_gradient < 0) return;
     LocalActivation<T>& around = kept_gradients_.at(part.spec);
     LocalActivation<T>& gradient = value(part.input_gradient);
@@ -291,7 +291,7 @@ class ModuleModel : public LocalModel<T> {
   }
 
   /// Of a residual: what is added to it has no gradient.
-  void pass_back_sum(const InactivePart& part, const Step& step,
+  void pass_back_sum(const BypassedPart& part, const Step& step,
                      const std::vector<T*>& gradients) const {
     if (!is_inactive(part, step)) return;
     const ModulePlan& planned = planned_at(part.last);
@@ -347,7 +347,7 @@ class ModuleModel : public LocalModel<T> {
   std::vector<ActivationExchange<T>> exchanges_;  ///< per redistribution
   std::map<int, LocalExperts<T>> experts_;        ///< per experts module
   LocalLoss<T> loss_;
-  std::map<int, LocalActivation<T>> kept_inputs_;     ///< of inactive parts, by InactivePart::spec
+  std::map<int, LocalActivation<T>> kept_inputs_;     ///< of inactive parts, by BypassedPart::spec
   std::map<int, LocalActivation<T>> kept_gradients_;  ///< likewise, of their outputs
   Pass pass_;
   Pass drawn_ = {-1, -1};  ///< of which the model's input is drawn

@@ -69,8 +69,8 @@ class Facts {
 
   [[nodiscard]] GroupFact sharded_group() const {
     GroupFact fact{GroupKind::Sharded, parameter_.sharded_group, {}, {}};
-    fact.steps = steps_where([](const Step& s) {
-      return s.kind == StepKind::Unshard || s.kind == StepKind::ReduceScatter;
+    fact.steps = steps_where([](const Step& s) {  // a cast alone sends nothing
+      return s.collective && (s.kind == StepKind::Unshard || s.kind == StepKind::ReduceScatter);
     });
     if (fact.group.dims.empty()) {
       fact.why = "fully_shard does not cut it: there is nothing to gather or to scatter";

@@ -50,10 +50,7 @@ int norm_payload(const Plan& plan) {
 /// That of its bucket where all of its parameters are in the row.
 int row_payload(const Plan& plan, int row) {
   if (is_whole_bucket(plan, plan.gradient_row(row))) return plan.gradient_row(row).bucket;
-  int payload = norm_payload(plan) + 1;
-  for (int before = 0; before < row; ++before)
-    payload += is_whole_bucket(plan, plan.gradient_row(before)) ? 0 : 1;
-  return payload;
+  return norm_payload(plan) + 1 + row;
 }
 
 Report report_of(const Scenario& scenario, const std::string& backend) {
@@ -304,13 +301,16 @@ std::vector<PayloadReport> payload_reports(const Plan& plan) {
   }
   reports.push_back({.activation = kNormPayload});
   for (const GradientRow& row : plan.gradient_rows) {
-    PayloadReport entry{.unit = plan.unit_name(plan.bucket(row.bucket))};
-    if (is_whole_bucket(plan, row)) continue;
+    PayloadReport& entry = reports.emplace_back();
+    if (is_whole_bucket(plan, row)) {  // no step refers to it: it carries what its bucket does
+      entry.activation = "gradients";
+      continue;
+    }
+    entry.unit = plan.unit_name(plan.bucket(row.bucket));
     for (const int p : row.parameters)
       entry.params.push_back(plan.parameter(p).name);
     for (const PartialRange& range : row.partials)
       entry.partials.push_back(range.members);
-    reports.push_back(std::move(entry));
   }
   return reports;
 }

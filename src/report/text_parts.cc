@@ -223,8 +223,11 @@ bool CollectiveKind::is_like(const CollectiveKind& other) const {
 
 std::vector<CollectiveKind> collective_kinds(const Report& report, std::int64_t step) {
   std::vector<CollectiveKind> kinds;
-  for (const CollectiveReport& collective : report.collectives) {
-    if (collective.step != step) continue;
+  // They are in order of steps.
+  auto next = std::partition_point(report.collectives.begin(), report.collectives.end(),
+                                   [step](const auto& each) { return each.step < step; });
+  for (; next != report.collectives.end() && next->step == step; ++next) {
+    const CollectiveReport& collective = *next;
     const CollectiveSpec& spec = collective.spec;
     const double scale = spec.prescale * spec.scale;
     auto kind = std::find_if(kinds.begin(), kinds.end(),

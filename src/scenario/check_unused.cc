@@ -209,12 +209,35 @@ class UnusedCheck {
   std::map<std::size_t, Found> found_;                  ///< by part
 };
 
+/// In every optimizer step.
+void require_some_gradient(const Scenario& scenario, const std::vector<InactivePart>& parts,
+                           Problems& problems) {
+  const auto num_parameters = static_cast<int>(scenario.parameters.size());
+  for (std::int64_t step = 0; step < scenario.training.steps; ++step) {
+    int p = 0;
+    while (p < num_parameters && !has_gradient(scenario, p, step))
+      ++p;
+    if (p < num_parameters) continue;
+    const auto left_out = std::find_if(parts.begin(), parts.end(), [&](const InactivePart& part) {
+      return std::binary_search(part.spec.steps.begin(), part.spec.steps.end(), step);
+    });
+    if (left_out == parts.end()) continue;  // all are frozen, which is told
+    return problems.add(
+        left_out->ranks,
+        fmt::format("in step {} none of {} parameters gets a gradient: backward has "
+                    "nothing to do; PyTorch refuses it too",
+                    step, num_parameters),
+        "leave fewer parts out, or write \"training\": {\"reduce_unused\": true}");
+  }
+}
+
 }  // namespace
 
 void check_unused(const Scenario& scenario, const std::vector<InactivePart>& parts,
                   Problems& problems) {
   if (parts.empty() || scenario.training.reduce_unused) return;
   UnusedCheck(scenario, parts, problems).check();
+  if (problems.empty()) require_some_gradient(scenario, parts, problems);
 }
 
 }  // namespace hpsim

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "scenario/module_layouts.h"
-
 namespace hpsim {
 namespace {
 
@@ -23,11 +21,14 @@ bool is_active_somewhere(const Scenario& scenario, int module, std::int64_t step
 bool is_used(const Scenario& scenario, int p, std::int64_t step, std::int64_t micro_batch) {
   if (scenario.data.inactive.empty()) return true;
   if (scenario.model.is_elementwise()) return is_active_somewhere(scenario, p, step, micro_batch);
-  const std::vector<std::vector<int>> parameters = parameters_of_modules(scenario);
-  for (std::size_t module = 0; module < parameters.size(); ++module) {
-    const std::vector<int>& own = parameters[module];
-    if (std::find(own.begin(), own.end(), p) == own.end()) continue;
-    if (is_active_somewhere(scenario, static_cast<int>(module), step, micro_batch)) return true;
+  const ParameterSpec& parameter = scenario.parameters.at(static_cast<std::size_t>(p));
+  if (is_active_somewhere(scenario, parameter.module, step, micro_batch)) return true;
+  // Modules that are tied to the one that owns it.
+  const bool is_bias = parameter.kind == ParameterSpec::Kind::LinearBias;
+  for (int m = parameter.module + 1; m < static_cast<int>(scenario.model.modules.size()); ++m) {
+    const ModuleSpec& module = scenario.model.modules[static_cast<std::size_t>(m)];
+    if (module.tied_to != parameter.module || (is_bias && !module.ties_bias)) continue;
+    if (is_active_somewhere(scenario, m, step, micro_batch)) return true;
   }
   return false;
 }

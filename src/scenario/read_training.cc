@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "base/check.h"
@@ -169,6 +170,15 @@ std::optional<ClipSpec> read_clip(const ObjectReader& training) {
   clip.max_norm = reader.number("max_norm").value_or(1);
   clip.norm_type = reader.string("norm_type") == "inf" ? std::numeric_limits<double>::infinity()
                                                        : reader.number("norm_type").value_or(2);
+  // Powers of gradients of 1e-19 are above the smallest double still.
+  constexpr double kLargestPower = 16;
+  if (std::isfinite(clip.norm_type) && clip.norm_type > kLargestPower) {
+    training.problems().add(
+        reader.where("norm_type"),
+        fmt::format("norm_type {} is above {}: powers of small gradients would be 0",
+                    clip.norm_type, kLargestPower),
+        "write \"inf\", which it is close to");
+  }
   return clip;
 }
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "plan/inactive_parts.h"
+#include "plan/bypassed_parts.h"
 #include "plan/loss_collective.h"
 #include "scenario/module_layouts.h"
 #include "scenario/precision.h"
@@ -159,7 +159,7 @@ std::int64_t ActivationMemory::attention_scratch(int module, bool is_backward) c
 }
 
 void ActivationMemory::keep_inputs(const Step& step, bool begins) {
-  for (const InactivePart& part : inactive_parts(plan_, step)) {
+  for (const BypassedPart& part : bypassed_parts(plan_, step)) {
     if (!part.copies() || step.module != (begins ? part.first : part.last)) continue;
     const std::int64_t bytes = value_bytes(part.input);
     begins ? allocate(bytes) : release(bytes);
@@ -167,7 +167,7 @@ void ActivationMemory::keep_inputs(const Step& step, bool begins) {
 }
 
 void ActivationMemory::keep_gradients(const Step& step, bool begins) {
-  for (const InactivePart& part : inactive_parts(plan_, step)) {
+  for (const BypassedPart& part : bypassed_parts(plan_, step)) {
     if (!part.copies() || part.input_gradient < 0) continue;
     if (step.module != (begins ? part.last : part.first)) continue;
     const std::int64_t bytes = value_bytes(part.output_gradient);

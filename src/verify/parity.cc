@@ -216,6 +216,7 @@ std::optional<Finding> compare_scalar(FindingCode code, const std::string& subje
     error = fmt::format("off by {:.3g} times the bound", comparison.worst_ratio);
   }
   if (!std::isfinite(got)) error = "not a finite number";
+  if (std::isnan(got)) got = std::abs(got);  // its sign says nothing
   finding.message = fmt::format("{} of step {}: {:.9g} expected, {:.9g} got, {}", subject, step,
                                 expected, got, error);
   if (finding.ratio) {
@@ -326,7 +327,8 @@ void warn_of_local_mean(const Evidence& evidence, std::int64_t step, double loss
            "loss of step {}: the mean of the means of micro-batches is {:.9g}, the mean over all "
            "valid positions {:.9g}: they have unequal counts; loss_normalization \"global_tokens\" "
            "is exact",
-           step, loss, global)});
+           step, loss, global),
+       .pointer = "/data/tokens"});
 }
 
 /// Sum of the squares of those gradients that are means of what ranks hold, each over its copies:

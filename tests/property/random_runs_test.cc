@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <iostream>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,6 +20,7 @@
 #include "random_experts.h"
 #include "random_scenario.h"
 #include "random_transformer.h"
+#include "report/explain_report.h"
 #include "saved_if_failing.h"
 #include "scenario/gradients.h"
 #include "scenario/parse.h"
@@ -129,6 +131,15 @@ void check_that_a_missing_factor_is_named(const VerifiedPlan& plan, RunResult& r
   const auto& explains = findings[0].explains;
   CHECK(std::find(explains.begin(), explains.end(), "D=" + std::to_string(factor)) !=
         explains.end());
+}
+
+/// Whether everything that can be explained of a plan can be told, in text and in JSON.
+bool is_explained(const VerifiedPlan& plan) {
+  ExplainView view;
+  for (int p = 0; p < static_cast<int>(plan->parameters.size()); ++p)
+    view.parameters.push_back(p);
+  view.in_detail = true;
+  return !explain_text(*plan, view, false).empty() && !explain_json(*plan, view).empty();
 }
 
 /// Whether the ranks that symbolic tells of used its memory, and sent what the plan says.
@@ -263,6 +274,7 @@ TEST_CASE("random scenarios pass on symbolic and local, and fail once a gradient
 
     RunResult run = LocalExecutor().run(plan, {});
     text.expect(is_as_told(plan, symbolic, run));
+    text.expect(is_explained(plan));
     const std::optional<ReferenceRun> reference = reference_of(plan, run);
     num_exact += scenario.is_exact() ? 1 : 0;
     num_refused += reference ? 0 : 1;
@@ -328,6 +340,7 @@ TEST_CASE("random transformers pass on symbolic and local, and fail once a gradi
     text.expect(compare_runs(plan, symbolic, {}).passed());
     RunResult run = LocalExecutor().run(plan, {});
     text.expect(is_as_told(plan, symbolic, run));
+    text.expect(is_explained(plan));
     const std::optional<ReferenceRun> reference = reference_of(plan, run);
     REQUIRE(reference.has_value());
     const Verdict verdict = compare_runs(plan, run, *reference);

@@ -41,8 +41,11 @@ std::string describe_step(const Plan& plan, std::int64_t plan_step) {
   }
   const Step& step = plan.steps[static_cast<std::size_t>(plan_step)];
   if (step.collective) {
-    return fmt::format("{}{} ({}, step {})", name_of(step.collective->op), subject_of(plan, step),
-                       name_of(step.phase), step.step);
+    const std::string micro_batch = plan.scenario.training.micro_batches > 1
+                                        ? fmt::format(", micro-batch {}", step.micro_batch)
+                                        : std::string();
+    return fmt::format("{}{} ({}, step {}{})", name_of(step.collective->op), subject_of(plan, step),
+                       name_of(step.phase), step.step, micro_batch);
   }
   return fmt::format("{}{} (step {})", name_of(step.kind), subject_of(plan, step), step.step);
 }

@@ -389,5 +389,23 @@ TEST_CASE("a gradient is Partial for what is split: samples, or sequences") {
       Catch::Matchers::StartsWith("the batch is split over ep, sequences over tp, outside the "));
 }
 
+TEST_CASE("a cast alone sends nothing, and changes bytes") {
+  // 6 x 4 whole on both replicas, in bfloat16 for compute; gradients in bfloat16 too.
+  Scenario scenario =
+      test::hsdp_scenario(test::elementwise_model({{"w", {6, 4}}}), 2, 1);
+  scenario.fully_shard.mp_policy.param_dtype = DType::BFloat16;
+  const Plan plan = build_plan(scenario);
+  const ParameterFacts facts = Explainer(plan).explain(0, {0, 0});
+  for (const GroupFact& fact : facts.groups) {
+    for (const int step : fact.steps)
+      CHECK(plan.steps.at(static_cast<std::size_t>(step)).collective.has_value());
+  }
+  CHECK(facts.groups.at(0).steps.empty());
+  REQUIRE_FALSE(facts.life.empty());
+  CHECK(plan.steps.at(static_cast<std::size_t>(facts.life[0].step)).kind == StepKind::Unshard);
+  CHECK(facts.life[0].bytes_before == 24 * 4);
+  CHECK(facts.life[0].bytes_after == 24 * 2);
+}
+
 }  // namespace
 }  // namespace hpsim

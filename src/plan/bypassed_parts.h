@@ -7,7 +7,7 @@
 namespace hpsim {
 
 /// A part of the model that is the identity on some ranks in a pass (InactiveSpec).
-struct InactivePart {
+struct BypassedPart {
   int spec = 0;   ///< into DataSpec::inactive
   int first = 0;  ///< its first module
   int last = 0;   ///< and its last
@@ -21,7 +21,7 @@ struct InactivePart {
 };
 
 /// Those that are inactive on some data rank in the pass of `step`. None of elementwise models.
-[[nodiscard]] std::vector<InactivePart> inactive_parts(const Plan& plan, const Step& step);
+[[nodiscard]] std::vector<BypassedPart> bypassed_parts(const Plan& plan, const Step& step);
 
 /// Whether a module, or elementwise parameter, is inactive on the rank at `coordinate`: on the data
 /// ranks whose samples it computes with, which agree.

@@ -1,4 +1,4 @@
-#include "plan/inactive_parts.h"
+#include "plan/bypassed_parts.h"
 
 #include <algorithm>
 
@@ -11,10 +11,10 @@ bool lists(const std::vector<std::int64_t>& sorted, std::int64_t value) {
   return std::binary_search(sorted.begin(), sorted.end(), value);
 }
 
-InactivePart part_of(const Plan& plan, int spec) {
+BypassedPart part_of(const Plan& plan, int spec) {
   const InactiveSpec& given = plan.scenario.data.inactive[static_cast<std::size_t>(spec)];
   const ModelSpec& model = plan.scenario.model;
-  InactivePart part{.spec = spec, .first = given.first, .last = given.end - 1};
+  BypassedPart part{.spec = spec, .first = given.first, .last = given.end - 1};
   const ModulePlan& first = plan.modules.at(static_cast<std::size_t>(part.first));
   const ModulePlan& last = plan.modules.at(static_cast<std::size_t>(part.last));
   part.input = first.inputs.at(0);
@@ -31,8 +31,8 @@ InactivePart part_of(const Plan& plan, int spec) {
 
 }  // namespace
 
-std::vector<InactivePart> inactive_parts(const Plan& plan, const Step& step) {
-  std::vector<InactivePart> parts;
+std::vector<BypassedPart> bypassed_parts(const Plan& plan, const Step& step) {
+  std::vector<BypassedPart> parts;
   if (plan.scenario.model.is_elementwise()) return parts;
   const std::vector<InactiveSpec>& specs = plan.scenario.data.inactive;
   for (std::size_t i = 0; i < specs.size(); ++i) {
