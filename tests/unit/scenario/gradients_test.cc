@@ -72,7 +72,8 @@ TEST_CASE("a tied weight is used where any of its modules is") {
   const Scenario scenario = parsed(
       R"({"hpsim": 1, "mesh": {"shape": [4], "mesh_dim_names": ["fsdp"]}, "model": [)"
       R"({"name": "l0", "type": "linear", "in_features": 8, "out_features": 8},)"
-      R"({"name": "l1", "type": "linear", "in_features": 8, "out_features": 8, "tied_to": "l0"}],)"
+      R"({"name": "l1", "type": "linear", "in_features": 8, "out_features": 8, "tied_to": "l0"},)"
+      R"({"name": "l2", "type": "linear", "in_features": 8, "out_features": 8}],)"
       R"("fully_shard": {"units": []}, "training": {"steps": 2}, "data": {"inactive": [)"
       R"({"modules": ["l0"]}, {"modules": ["l1"], "steps": [1]}]}})");
   CHECK(has_gradient(scenario, 0, 0));

@@ -61,10 +61,11 @@ TEST_CASE("parts are left out on some ranks, in some passes") {
 }
 
 TEST_CASE("ranks, steps and micro-batches are all unless they are listed") {
-  const auto parts = inactive({.entries = R"({"modules": ["r", "*"]})",
-                               .model = std::string(kResidual).substr(
-                                   0, std::string_view(kResidual).find(R"(,{"name": "l2")")),
-                               .training = R"("steps": 2, "micro_batches": 3)"});
+  const auto parts =
+      inactive({.entries = R"({"modules": ["r", "*"]})",
+                .model = std::string(kResidual).substr(
+                    0, std::string_view(kResidual).find(R"(,{"name": "l2")")),
+                .training = R"("reduce_unused": true, "steps": 2, "micro_batches": 3)"});
   REQUIRE(parts.size() == 1);
   CHECK(parts[0].data_ranks == Numbers{0, 1, 2, 3});
   CHECK(parts[0].steps == Numbers{0, 1});

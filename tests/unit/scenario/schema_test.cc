@@ -115,7 +115,7 @@ TEST_CASE("the schema knows the policies of training, and so does the reader") {
           R"("training": {"micro_batches": 3, "clip_grad_norm": {"max_norm": 1, "norm_type": "inf"}})",
           R"("training": {"micro_batches": 2, "requires_all_reduce": [false, true], "frozen": []})",
           R"("fully_shard": {"reshard_after_forward": 2, "mp_policy": {"param_dtype": "bfloat16"}})",
-          R"("data": {"inactive": [{"params": ["weight"], "steps": [0]}]})",
+          R"("data": {"inactive": [{"params": ["weight"]}]}, "training": {"reduce_unused": true})",
           R"("numerics": {"dtype": "float16", "parameter_dtypes": {"*": "float64"}})",
       }) {
     INFO(members);
