@@ -93,10 +93,10 @@ namespace hpsim {
 [[nodiscard]] bool has_reductions(const Plan& plan);
 
 /// Inserts after each optimizer step the all-reduces that average the weights of copies which were
-/// updated by gradients of their own: one per bucket with average_dims, of those parameters that the
-/// step updates, scaled by 1 / their number
-/// (multi-dim RFC 2.2.4). The gradients of such a bucket are reduced over nothing; what 1/F is more
-/// than 1 / number of copies is applied to them locally, together with k.
+/// updated by gradients of their own: one per bucket with average_dims, of those parameters that
+/// the step updates, scaled by 1 / their number (multi-dim RFC 2.2.4). The gradients of such a
+/// bucket are reduced over nothing; what 1/F is more than 1 / number of copies is applied to them
+/// locally, together with k.
 ///
 ///   mesh (tp 8), data_dims tp, w copied              scale_gradient by k, average_weights x 1/8
 ///   mesh (tp 8), data_dims tp, w cut over tp         scale_gradient by k/8, nothing is averaged

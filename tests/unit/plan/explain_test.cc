@@ -391,8 +391,7 @@ TEST_CASE("a gradient is Partial for what is split: samples, or sequences") {
 
 TEST_CASE("a cast alone sends nothing, and changes bytes") {
   // 6 x 4 whole on both replicas, in bfloat16 for compute; gradients in bfloat16 too.
-  Scenario scenario =
-      test::hsdp_scenario(test::elementwise_model({{"w", {6, 4}}}), 2, 1);
+  Scenario scenario = test::hsdp_scenario(test::elementwise_model({{"w", {6, 4}}}), 2, 1);
   scenario.fully_shard.mp_policy.param_dtype = DType::BFloat16;
   const Plan plan = build_plan(scenario);
   const ParameterFacts facts = Explainer(plan).explain(0, {0, 0});
