@@ -45,6 +45,14 @@ std::vector<NamedNumber> name_all(const Scenario& scenario, std::int64_t shards,
   return numbers;
 }
 
+bool has_float16(const Scenario& scenario) {
+  const MixedPrecision& policy = scenario.fully_shard.mp_policy;
+  const std::vector<DType>& own = scenario.numerics.parameter_dtypes;
+  return scenario.numerics.dtype == DType::Float16 || policy.param_dtype == DType::Float16 ||
+         policy.reduce_dtype == DType::Float16 || policy.output_dtype == DType::Float16 ||
+         std::find(own.begin(), own.end(), DType::Float16) != own.end();
+}
+
 /// Failures that are told as one finding.
 struct FailureGroup {
   std::vector<ShardFailure> members;  ///< the one that is told in full first
@@ -186,6 +194,7 @@ std::string join(const std::vector<std::string>& texts) {
 }
 
 std::string format_value(double value, DType dtype) {
+  if (std::isnan(value)) return "nan";  // whatever its sign
   const auto narrow = static_cast<float>(value);
   if (dtype != DType::Float64 && static_cast<double>(narrow) == value) {
     return fmt::format("{}", narrow);
@@ -230,6 +239,8 @@ std::vector<Finding> diagnose(const Plan& plan, std::vector<ShardFailure> failur
         describe_rank(plan.mesh(), first.rank), step, to_string(finding.index),
         format_value(first.expected, dtype), format_value(first.got, dtype), describe_error(first),
         describe_extent(first, finding.explains), describe_others(group, plan.mesh().num_ranks()));
+    if (!std::isfinite(first.got) && has_float16(plan.scenario))
+      finding.message += "; float16 ends at 65504: numbers may have overflowed";
     findings.push_back(std::move(finding));
   }
   return findings;

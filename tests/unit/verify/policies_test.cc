@@ -388,5 +388,23 @@ TEST_CASE("the mean of means of unequal counts is told, with the mean over all t
   CHECK(num_warnings(scenario) == 0);
 }
 
+TEST_CASE("numbers beyond float16 are told as such, others are not") {
+  for (const bool is_narrow : {true, false}) {
+    Scenario scenario = fsdp_scenario(elementwise_model({{"w", {4, 3}}}), 2);
+    if (is_narrow) scenario.fully_shard.mp_policy.param_dtype = DType::Float16;
+    // Products beyond the range of float16, or of float32, are infinite.
+    scenario.fully_shard.gradient_scaling_factor = is_narrow ? 1e8 : 1e300;
+    const Verdict verdict = Judged(scenario).judge();
+    CHECK_FALSE(verdict.passed());
+    int num_told = 0;
+    for (const Finding& finding : verdict.findings) {
+      INFO(finding.message);
+      num_told += contains_text(finding, "float16 ends at 65504") ? 1 : 0;
+      CHECK_FALSE(contains_text(finding, "-nan"));
+    }
+    CHECK((num_told > 0) == is_narrow);
+  }
+}
+
 }  // namespace
 }  // namespace hpsim::test
