@@ -62,7 +62,7 @@ Json golden_parameter(const Scenario& scenario, const PlannedParameter& paramete
 std::map<std::string, int> bucket_counts(const Report& report) {
   std::map<std::string, int> counts;
   for (const PayloadReport& payload : report.payloads)
-    counts[payload.unit] += payload.activation.empty() ? 1 : 0;
+    counts[payload.unit] += payload.activation.empty() && !payload.is_part ? 1 : 0;
   return counts;
 }
 
@@ -76,7 +76,9 @@ Json golden_collective(const Report& report, const CollectiveReport& collective,
   const auto of_unit = num_buckets.find(full["unit"].get<std::string>());
   const bool shares_unit = of_unit != num_buckets.end() && of_unit->second > 1;
   const bool has_params = !full["params"].empty();
-  if (has_params && (shares_unit || collective.partial >= 0)) json["params"] = full["params"];
+  const bool is_part = report.payloads.at(static_cast<std::size_t>(collective.payload)).is_part;
+  if (has_params && (shares_unit || is_part || collective.partial >= 0))
+    json["params"] = full["params"];
   if (collective.micro_batch > 0) json["micro_batch"] = collective.micro_batch;
   json["mesh_dims"] = full["mesh_dims"];
   if (collective.spec.consecutive > 0) json["consecutive"] = collective.spec.consecutive;
@@ -256,7 +258,7 @@ Json make_golden(const Report& report) {
   });
   golden["units"] = Json::array();
   for (const PayloadReport& payload : report.payloads) {
-    if (!payload.activation.empty()) continue;
+    if (!payload.activation.empty() || payload.is_part) continue;
     golden["units"].push_back({{"unit", payload.unit}, {"params", payload.params}});
   }
   golden["collectives"] = collectives_json(report, lists_ranks);

@@ -307,6 +307,7 @@ std::vector<PayloadReport> payload_reports(const Plan& plan) {
       continue;
     }
     entry.unit = plan.unit_name(plan.bucket(row.bucket));
+    entry.is_part = true;
     for (const int p : row.parameters)
       entry.params.push_back(plan.parameter(p).name);
     for (const PartialRange& range : row.partials)

@@ -34,6 +34,7 @@ struct PayloadReport {
   std::vector<std::string> params;
   std::vector<Interval> partials;  ///< ranges of params that are reduced together further on
   std::string activation;          ///< see activation_text; empty: parameters
+  bool is_part = false;            ///< of a bucket: those of its parameters that have gradients
 };
 
 /// One collective, listed once for all groups that run it side by side.
