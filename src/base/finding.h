@@ -81,7 +81,7 @@ struct Finding {
   std::optional<double> ratio;        ///< got / expected, only if constant over the tensor
   std::vector<std::string> explains;  ///< what the ratio equals: "W=2", "R=2", "S=4", ...
   std::string message;                ///< one sentence with both numbers
-  std::string pointer;                ///< expect only: JSON pointer into the scenario file
+  std::string pointer;                ///< of what is told, into the scenario file; or empty
   std::int64_t line = 0;              ///< of the scenario file that this is about; 0 if unknown
   std::int64_t column = 0;
 };

@@ -7,10 +7,6 @@
 namespace hpsim {
 namespace {
 
-bool lists(const std::vector<std::int64_t>& sorted, std::int64_t value) {
-  return std::binary_search(sorted.begin(), sorted.end(), value);
-}
-
 void add_row(LossRows& all, double divisor, std::int64_t row) {
   all.divisors[static_cast<std::size_t>(row)] = divisor;
   auto group = std::find_if(all.groups.begin(), all.groups.end(),
@@ -64,16 +60,15 @@ std::vector<Bypass> bypasses(const Scenario& scenario, std::int64_t step) {
   if (scenario.data.inactive.empty() || model.is_elementwise()) return result;
   const std::vector<RowBlock> blocks = row_blocks(scenario, num_positions(model));
   for (const InactiveSpec& part : scenario.data.inactive) {
-    if (!lists(part.steps, step)) continue;
     Bypass bypass{part.first, part.end - 1, 0, {}};
     bypass.source = inputs_of(model, part.first).at(0);  // of a residual, what it adds to
     for (const RowBlock& block : blocks) {
-      if (!lists(part.data_ranks, block.data_rank)) continue;
-      if (!lists(part.micro_batches, block.micro_batch)) continue;
+      if (!part.lists_pass(step, block.micro_batch)) continue;
+      if (!part.lists_data_rank(block.data_rank)) continue;
       for (std::int64_t i = 0; i < block.count; ++i)
         bypass.rows.push_back(block.first + i);
     }
-    result.push_back(std::move(bypass));
+    if (!bypass.rows.empty()) result.push_back(std::move(bypass));
   }
   std::stable_sort(result.begin(), result.end(),
                    [](const Bypass& a, const Bypass& b) { return a.first > b.first; });

@@ -122,7 +122,7 @@ class TrackedArithmetic {
   void assign(Tensor& tensor, std::int64_t begin, const Tensor& part);
   /// Values of rows [first, first + count).
   [[nodiscard]] Tensor block(const Tensor& tensor, std::int64_t first, std::int64_t count);
-  [[nodiscard]] Tensor rows(const Tensor& tensor, const std::vector<std::int64_t>& rows);
+  [[nodiscard]] static Tensor rows(const Tensor& tensor, const std::vector<std::int64_t>& rows);
   void clear_rows(Tensor& tensor, const std::vector<std::int64_t>& rows);
   /// By those of a tensor of the same shape, which may be rounded to `dtypes` on the way.
   void replace_rows(Tensor& tensor, const Tensor& by, const std::vector<std::int64_t>& rows,

@@ -52,17 +52,6 @@ Matrix joined(const Rounding& rounding, const Matrix& a, const Matrix& b) {
   return a.binaryExpr(b, [&](double x, double y) { return rounding.join(x, y); });
 }
 
-TrackedTensor gathered(const TrackedTensor& tensor, const Rows& rows) {
-  TrackedTensor result = tracked_zeros(static_cast<std::int64_t>(rows.size()), tensor.value.cols);
-  result.value.map() = tensor.value.map()(rows, Eigen::all);
-  if (tensor.is_exact()) {
-    result.variance.clear();
-  } else {
-    result.variance_map() = tensor.variance_map()(rows, Eigen::all);
-  }
-  return result;
-}
-
 /// Softmax of the logits of every row: features, with errors of their own.
 TrackedSoftmax softmax_of(Rounding rounding, const TrackedTensor& logits) {
   rounding.is_shared = false;
@@ -267,7 +256,7 @@ TrackedTensor part_of(const TrackedTensor& all, std::int64_t expert, std::int64_
   Rows rows(static_cast<std::size_t>(all.value.rows / count));
   for (std::size_t i = 0; i < rows.size(); ++i)
     rows[i] = expert * static_cast<std::int64_t>(rows.size()) + static_cast<std::int64_t>(i);
-  return gathered(all, rows);
+  return TrackedArithmetic::rows(all, rows);
 }
 
 /// One expert's matrices.
@@ -357,7 +346,7 @@ TrackedTensor TrackedArithmetic::experts(const ModuleSpec& spec, const TrackedTe
   for (std::int64_t e = 0; e < spec.num_experts; ++e) {
     const Visitors visitors = router.visitors_of(e);
     const Expert expert(spec, e, w1, w2, w3);
-    const Hidden hidden = hidden_of(*this, expert, gathered(x, visitors.rows));
+    const Hidden hidden = hidden_of(*this, expert, rows(x, visitors.rows));
     scatter(output_of(*this, expert, hidden), visitors, outputs);
   }
   return router.mixed(outputs, term_rounding);
@@ -382,9 +371,9 @@ std::array<TrackedTensor, 5> TrackedArithmetic::experts_gradients(
   for (std::int64_t e = 0; e < spec.num_experts; ++e) {
     const Visitors visitors = router.visitors_of(e);
     const Expert expert(spec, e, w1, w2, w3);
-    const Hidden hidden = hidden_of(*this, expert, gathered(x, visitors.rows));
+    const Hidden hidden = hidden_of(*this, expert, rows(x, visitors.rows));
     const RowGradients of_rows =
-        row_gradients(*this, expert, hidden, gathered(rounded_dy, visitors.rows));
+        row_gradients(*this, expert, hidden, rows(rounded_dy, visitors.rows));
     scatter(of_rows.output, visitors, outputs);
     scatter(of_rows.x, visitors, of_x);
     const auto gradient = [&](const TrackedTensor& of_terms, const TrackedTensor& input) {

@@ -1,15 +1,9 @@
 #include "plan/bypassed_parts.h"
 
-#include <algorithm>
-
 #include "scenario/gradients.h"
 
 namespace hpsim {
 namespace {
-
-bool lists(const std::vector<std::int64_t>& sorted, std::int64_t value) {
-  return std::binary_search(sorted.begin(), sorted.end(), value);
-}
 
 BypassedPart part_of(const Plan& plan, int spec) {
   const InactiveSpec& given = plan.scenario.data.inactive[static_cast<std::size_t>(spec)];
@@ -36,9 +30,8 @@ std::vector<BypassedPart> bypassed_parts(const Plan& plan, const Step& step) {
   if (plan.scenario.model.is_elementwise()) return parts;
   const std::vector<InactiveSpec>& specs = plan.scenario.data.inactive;
   for (std::size_t i = 0; i < specs.size(); ++i) {
-    const bool is_of_pass =
-        lists(specs[i].steps, step.step) && lists(specs[i].micro_batches, step.micro_batch);
-    if (is_of_pass) parts.push_back(part_of(plan, static_cast<int>(i)));
+    if (specs[i].lists_pass(step.step, step.micro_batch))
+      parts.push_back(part_of(plan, static_cast<int>(i)));
   }
   return parts;
 }

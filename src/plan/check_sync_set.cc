@@ -40,17 +40,6 @@ void check_mean(const Plan& plan, const Step& step, int p, OutcomeRecorder& reco
   recorder.at_step(step.step);
 }
 
-/// Per parameter: its own module, then those that are tied to it.
-std::vector<std::vector<int>> modules_of_parameters(const Scenario& scenario) {
-  const std::vector<std::vector<int>> parameters = parameters_of_modules(scenario);
-  std::vector<std::vector<int>> modules(scenario.parameters.size());
-  for (std::size_t module = 0; module < parameters.size(); ++module) {
-    for (const int p : parameters[module])
-      modules.at(static_cast<std::size_t>(p)).push_back(static_cast<int>(module));
-  }
-  return modules;
-}
-
 /// Follows the terms of gradients, one per micro-batch and module, from backward to the optimizer.
 class SyncCheck {
  public:

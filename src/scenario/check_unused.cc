@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 
 #include "scenario/gradients.h"
 #include "scenario/inactive.h"
@@ -45,8 +44,10 @@ class UnusedCheck {
   }
 
   void check() {
-    for (const auto& [p, modules] : modules_of_parameters())
-      check_parameter(p, modules);
+    const std::vector<std::vector<int>> modules = modules_of_parameters(scenario_);
+    for (std::size_t p = 0; p < modules.size(); ++p) {
+      if (may_be_unused(modules[p])) check_parameter(static_cast<int>(p), modules[p]);
+    }
     for (const auto& [part, found] : found_)
       tell(parts_[part], found);
   }
@@ -61,20 +62,10 @@ class UnusedCheck {
     std::int64_t num_others = 0;
   };
 
-  /// Modules that compute with a parameter, of parameters all whose modules may be left out.
-  [[nodiscard]] std::map<int, std::vector<int>> modules_of_parameters() const {
-    const std::vector<std::vector<int>> parameters = parameters_of_modules(scenario_);
-    std::map<int, std::vector<int>> modules;
-    std::set<int> always_used;
-    for (std::size_t m = 0; m < parameters.size(); ++m) {
-      for (const int p : parameters[m]) {
-        if (parts_around_[m].empty()) always_used.insert(p);
-        modules[p].push_back(static_cast<int>(m));
-      }
-    }
-    for (const int p : always_used)
-      modules.erase(p);
-    return modules;
+  /// Whether parts leave out each of the modules that compute with a parameter.
+  [[nodiscard]] bool may_be_unused(const std::vector<int>& modules) const {
+    return std::none_of(modules.begin(), modules.end(),
+                        [&](int m) { return parts_around_[static_cast<std::size_t>(m)].empty(); });
   }
 
   void check_parameter(int p, const std::vector<int>& modules) {
@@ -146,13 +137,10 @@ class UnusedCheck {
   }
 
   [[nodiscard]] Numbers left_out_by(int m, std::int64_t step, std::int64_t pass) const {
-    const auto lists = [](const Numbers& sorted, std::int64_t number) {
-      return std::binary_search(sorted.begin(), sorted.end(), number);
-    };
     Numbers out;
     for (const std::size_t i : parts_around_[static_cast<std::size_t>(m)]) {
       const InactiveSpec& spec = parts_[i].spec;
-      if (!lists(spec.steps, step) || !lists(spec.micro_batches, pass)) continue;
+      if (!spec.lists_pass(step, pass)) continue;
       out.insert(out.end(), spec.data_ranks.begin(), spec.data_ranks.end());
     }
     std::sort(out.begin(), out.end());  // no rank comes twice: parts do not overlap

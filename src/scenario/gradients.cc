@@ -5,10 +5,6 @@
 namespace hpsim {
 namespace {
 
-bool lists(const std::vector<std::int64_t>& sorted, std::int64_t value) {
-  return std::binary_search(sorted.begin(), sorted.end(), value);
-}
-
 bool is_active_somewhere(const Scenario& scenario, int module, std::int64_t step,
                          std::int64_t micro_batch) {
   for (std::int64_t rank = 0; rank < scenario.num_data_ranks(); ++rank) {
@@ -48,8 +44,8 @@ bool is_active(const Scenario& scenario, int module, std::int64_t step, std::int
                std::int64_t data_rank) {
   return std::none_of(
       scenario.data.inactive.begin(), scenario.data.inactive.end(), [&](const InactiveSpec& part) {
-        return module >= part.first && module < part.end && lists(part.data_ranks, data_rank) &&
-               lists(part.steps, step) && lists(part.micro_batches, micro_batch);
+        return module >= part.first && module < part.end && part.lists_data_rank(data_rank) &&
+               part.lists_pass(step, micro_batch);
       });
 }
 

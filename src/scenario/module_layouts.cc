@@ -198,6 +198,16 @@ std::vector<std::vector<int>> parameters_of_modules(const Scenario& scenario) {
   return parameters;
 }
 
+std::vector<std::vector<int>> modules_of_parameters(const Scenario& scenario) {
+  const std::vector<std::vector<int>> parameters = parameters_of_modules(scenario);
+  std::vector<std::vector<int>> modules(scenario.parameters.size());
+  for (std::size_t module = 0; module < parameters.size(); ++module) {
+    for (const int p : parameters[module])
+      modules.at(static_cast<std::size_t>(p)).push_back(static_cast<int>(module));
+  }
+  return modules;
+}
+
 MeshDims split_dims(const ModelSpec& model, const ModuleLayout& layout) {
   MeshDims split;
   for (int dim = 0; dim < feature_dim(model); ++dim)

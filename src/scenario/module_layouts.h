@@ -57,6 +57,9 @@ struct ModuleLayout {
 /// a tied weight, or bias, is that of the module that owns it.
 [[nodiscard]] std::vector<std::vector<int>> parameters_of_modules(const Scenario& scenario);
 
+/// The same, the other way round: per parameter, the module that owns it, then those tied to it.
+[[nodiscard]] std::vector<std::vector<int>> modules_of_parameters(const Scenario& scenario);
+
 /// Mesh dims over which the samples and positions that a module computes with are split.
 [[nodiscard]] MeshDims split_dims(const ModelSpec& model, const ModuleLayout& layout);
 

@@ -103,6 +103,15 @@ MeshDims fully_shard_domain(const Scenario& scenario) {
   return domain;
 }
 
+bool InactiveSpec::lists_data_rank(std::int64_t data_rank) const {
+  return std::binary_search(data_ranks.begin(), data_ranks.end(), data_rank);
+}
+
+bool InactiveSpec::lists_pass(std::int64_t step, std::int64_t micro_batch) const {
+  return std::binary_search(steps.begin(), steps.end(), step) &&
+         std::binary_search(micro_batches.begin(), micro_batches.end(), micro_batch);
+}
+
 bool is_ignored(const Scenario& scenario, int p) {
   const std::vector<int>& ignored = scenario.fully_shard.ignored_params;
   return std::binary_search(ignored.begin(), ignored.end(), p);

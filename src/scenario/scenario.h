@@ -159,6 +159,9 @@ struct InactiveSpec {
   std::vector<std::int64_t> data_ranks;     ///< ascending
   std::vector<std::int64_t> steps;          ///< optimizer steps, ascending
   std::vector<std::int64_t> micro_batches;  ///< ascending
+
+  [[nodiscard]] bool lists_data_rank(std::int64_t data_rank) const;
+  [[nodiscard]] bool lists_pass(std::int64_t step, std::int64_t micro_batch) const;
 };
 
 struct DataSpec {
