@@ -101,6 +101,8 @@ class RankEngineOf : public RankEngine {
         if (step.collective) return call(plan_step, ends.input, ends.output);
         break;
       }
+      case StepKind::WaitUnshard:
+        break;
       case StepKind::Reshard:
         memory_.reshard(step.bucket, step.phase == Phase::Forward &&
                                          plan_.bucket(step.bucket).post_forward_size > 0);

@@ -226,6 +226,8 @@ class Replay {
         state->is_gathered = true;
         state->is_post_forward = false;
         break;
+      case StepKind::WaitUnshard:
+        break;
       case StepKind::Reshard:
         expect(state->is_gathered, kOrder, step, [] { return "it is not gathered"; });
         state->is_gathered = false;

@@ -274,6 +274,8 @@ class Facts {
         case StepKind::Unshard:
           parameter(false, true, slot, gathered);
           break;
+        case StepKind::WaitUnshard:
+          continue;  // its Unshard says what it becomes
         case StepKind::Reshard:
           parameter(true, false, gathered, slot);
           break;

@@ -40,6 +40,8 @@ std::string_view name_of(StepKind kind) {
   switch (kind) {
     case StepKind::Unshard:
       return "unshard";
+    case StepKind::WaitUnshard:
+      return "wait_unshard";
     case StepKind::Reshard:
       return "reshard";
     case StepKind::Redistribute:

@@ -49,7 +49,9 @@ struct CollectiveSpec {
 
 /// What a step does. `bucket` and `module` say to what; all else is in the plan.
 enum class StepKind {
-  Unshard,         ///< gather a bucket's parameters (collective: all_gather), cast to its dtype
+  Unshard,         ///< gather a bucket's parameters (collective: all_gather), cast to its dtype;
+                   ///< is_async: only begins that
+  WaitUnshard,     ///< until what an Unshard of the bucket began is done
   Reshard,         ///< free the gathered parameters of a bucket; after forward, where it has a
                    ///< post_forward_size, keep that part of them
   Redistribute,    ///< an activation or its gradient to another layout (collective, or local)
@@ -96,6 +98,10 @@ struct Step {
   int row = -1;     ///< ReduceScatter to StoreGradient: into Plan::gradient_rows
   int partial = -1;         ///< AllReduce only: into GradientRow::partials; -1: the whole row
   int redistribution = -1;  ///< Redistribute only: into Plan::redistributions
+  bool is_async = false;    ///< Unshard only: a WaitUnshard ends its collective
+  /// Forward, Redistribute, Route, Dispatch, Combine in backward: the step of forward once more, of
+  /// a part of the model that is computed again.
+  bool is_recomputed = false;
   std::optional<CollectiveSpec> collective;
   double local_scale = 1;  ///< ScaleGradient only: k/F
   /// Backward only: the gradient rows in which the module leaves gradients of its parameters; a

@@ -43,6 +43,17 @@ std::string_view name_of(ParallelStyle style) {
   return {};
 }
 
+std::string_view name_of(InitDevice device) {
+  switch (device) {
+    case InitDevice::Cpu:
+      return "cpu";
+    case InitDevice::Meta:
+      return "meta";
+  }
+  HPSIM_CHECK(false, "unknown device {}", static_cast<int>(device));
+  return {};
+}
+
 std::string_view name_of(LossNormalization normalization) {
   switch (normalization) {
     case LossNormalization::LocalMean:

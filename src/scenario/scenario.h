@@ -73,7 +73,14 @@ struct FullyShardSpec {
   /// consecutive ranks of the shard group gather it again. 0: it keeps its shard. Divides the size
   /// of the shard group, and is neither 1 nor all of it.
   std::int64_t post_forward_size = 0;
+  /// reshard_after_forward null, as fully_shard decides without being told: the root unit, which
+  /// backward needs first, stays whole.
+  bool keeps_root_after_forward = false;
   bool reshard_after_backward = true;  ///< but for the last micro-batch, which always does
+  /// How many units ahead are gathered while one computes: right after a unit's own unshard, those
+  /// of the next ones are begun (FSDP2's set_modules_to_forward_prefetch, ..._backward_prefetch).
+  std::int64_t forward_prefetch = 0;
+  std::int64_t backward_prefetch = 0;
   MixedPrecision mp_policy;
   bool fuses_collectives = true;  ///< comm_fusion: one per unit, group and dtype, or per parameter
   SyncObject sync_object = SyncObject::Grad;
@@ -125,6 +132,20 @@ struct ClipSpec {
   double norm_type = 2;  ///< p of the p-norm; infinity: the largest magnitude
 };
 
+/// One of `activation_checkpointing`: a part [first, end) of ModelSpec::modules of which forward
+/// keeps what it takes only; backward computes it again (torch.utils.checkpoint).
+struct RecomputedSpec {
+  int first = 0;
+  int end = 0;
+};
+
+/// `init_device`: on "cpu" every rank makes every parameter whole, one after another, and keeps its
+/// shard; on "meta" parameters are made without storage, and every rank makes its shard only.
+enum class InitDevice { Cpu, Meta };
+
+/// "cpu", "meta"
+[[nodiscard]] std::string_view name_of(InitDevice device);
+
 struct TrainingSpec {
   std::int64_t steps = 1;
   std::int64_t global_batch = 0;   ///< samples per optimizer step over all data ranks
@@ -141,6 +162,8 @@ struct TrainingSpec {
   /// least `steps` where it never has one; empty: all have one from the first step on.
   std::vector<std::int64_t> trained_from;
   bool reduce_unused = false;  ///< parameters that no rank uses have gradients of zeros
+  std::vector<RecomputedSpec> recomputed;  ///< by first module, none overlaps another
+  InitDevice init_device = InitDevice::Cpu;
 
   [[nodiscard]] bool syncs_gradients(std::int64_t micro_batch) const {
     return gradient_syncs.empty() || gradient_syncs.at(static_cast<std::size_t>(micro_batch));
