@@ -164,7 +164,7 @@ TrackedUpdate updated(const Scenario& scenario, int p, std::int64_t step, const 
 }
 
 TrackedStep run_step(const Scenario& scenario, std::int64_t step, const Rounding& rounding,
-                     const TrackedState& before, bool updates) {
+                     const TrackedState& before) {
   TrackedArithmetic arithmetic(rounding);
   auto pass = ReferencePass<TrackedArithmetic>(scenario, step, arithmetic, before.parameters).run();
   TrackedStep result;
@@ -176,7 +176,7 @@ TrackedStep run_step(const Scenario& scenario, std::int64_t step, const Rounding
     clip = clip_factor(*spec, result.grad_norm, rounding.confidence);
   }
   const std::vector<MeshDims> averaged = averaged_dims(scenario);
-  for (std::size_t i = 0; updates && i < before.parameters.size(); ++i) {
+  for (std::size_t i = 0; i < before.parameters.size(); ++i) {
     TrackedUpdate update = updated(scenario, static_cast<int>(i), step, rounding, before,
                                    pass.gradients[i], clip, scenario.mesh.size(averaged[i]));
     result.after.parameters.push_back(std::move(update.parameter));
@@ -232,6 +232,14 @@ ReferenceStep to_reference(const Scenario& scenario, TrackedStep step, const Rou
   return result;
 }
 
+std::vector<std::vector<double>> values_of(const std::vector<TrackedTensor>& tensors) {
+  std::vector<std::vector<double>> values;
+  values.reserve(tensors.size());
+  for (const TrackedTensor& tensor : tensors)
+    values.push_back(tensor.value.data);
+  return values;
+}
+
 /// Whether errors are so large that a variance, which is first order in them, no longer bounds what
 /// they do in the next steps: the limit of VACUOUS_BOUND.
 bool is_large(const ReferenceScalar& scalar) {
@@ -250,11 +258,10 @@ ReferenceRun run_derived(const Scenario& scenario, const std::vector<TrainingSta
   TrackedState state = exact_state(scenario, result.initial, {}, {});
   bool is_lost = false;
   for (std::int64_t step = 0; step < scenario.training.steps; ++step) {
-    const bool is_last = step + 1 == scenario.training.steps;
     const bool is_held = step > 0 && !held.empty();
     // Before step 0 nothing has been rounded yet, so the free training is judged like the rest.
-    TrackedStep done =
-        run_step(scenario, step, step == 0 ? judged : free, state, !(is_held && is_last));
+    TrackedStep done = run_step(scenario, step, step == 0 ? judged : free, state);
+    result.free_parameters.push_back(values_of(done.after.parameters));
     result.losses.push_back(to_reference(done.loss, judged));
     result.grad_norms.push_back(to_reference(done.grad_norm, judged));
     is_lost = is_lost || !is_certain(done) ||
@@ -268,8 +275,8 @@ ReferenceRun run_derived(const Scenario& scenario, const std::vector<TrainingSta
       done = {};
       const TrainingState& before = held[static_cast<std::size_t>(step)];
       done = run_step(scenario, step, judged,
-                      exact_state(scenario, before.parameters, before.state, before.scatter), true);
-    } else if (!is_last) {
+                      exact_state(scenario, before.parameters, before.state, before.scatter));
+    } else {
       state = done.after;
     }
     require_certain(scenario, step, done.routes);
@@ -338,6 +345,9 @@ ReferenceRun run_exact(const Scenario& scenario) {
     }
     result.losses.push_back(reference.loss);
     result.grad_norms.push_back(reference.grad_norm);
+    std::vector<std::vector<double>>& values = result.free_parameters.emplace_back();
+    for (const ReferenceTensor& parameter : reference.parameters)
+      values.push_back(parameter.value);
   }
   return result;
 }

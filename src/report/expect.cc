@@ -15,8 +15,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::array<std::string_view, 4> kNumericKeys = {"losses", "baseline_losses", "grad_norms",
-                                                          "digest"};
+constexpr std::array<std::string_view, 5> kNumericKeys = {"losses", "baseline_losses", "grad_norms",
+                                                          "drift", "digest"};
 constexpr std::array<std::string_view, 4> kCountedOps = {"all_gather", "reduce_scatter",
                                                          "all_reduce", "all_to_all"};
 

@@ -16,6 +16,19 @@ Json ledger_json(const std::vector<LedgerReport>& ledger) {
   return json;
 }
 
+Json drift_json(const Report& report) {
+  Json json = Json::array();
+  for (std::size_t step = 0; step < report.drift.size(); ++step) {
+    const StepDrift& drift = report.drift[step];
+    json.push_back(
+        {{"step", step},
+         {"relative", number(drift.relative)},
+         {"largest", number(drift.largest)},
+         {"param", report.parameters.at(static_cast<std::size_t>(drift.parameter)).name}});
+  }
+  return json;
+}
+
 void add_run(const Report& report, bool full, Json& json) {
   const Mesh& mesh = report.scenario->mesh;
   const bool lists_ranks = full || mesh.num_ranks() <= kMaxListedRanks;
@@ -28,6 +41,7 @@ void add_run(const Report& report, bool full, Json& json) {
   json["losses"] = numbers(report.losses);
   json["baseline_losses"] = numbers(report.baseline_losses);
   json["grad_norms"] = numbers(report.grad_norms);
+  if (!report.drift.empty()) json["drift"] = drift_json(report);
   json["counters"] = {{"pad_allocations", report.counters.pad_allocations},
                       {"pad_copies", report.counters.pad_copies},
                       {"peak_unsharded_bytes", report.counters.peak_unsharded_bytes},

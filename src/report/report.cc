@@ -358,6 +358,7 @@ Report make_report(const VerifiedPlan& plan, const RunResult& run, const Referen
   }
   report.losses = verdict.losses;
   report.grad_norms = verdict.grad_norms;
+  report.drift = verdict.drift;
   if (run.has_numbers()) {
     add_baseline(reference, report);
     if (scenario.is_exact()) report.digest = digest_of(*plan, run, verdict.losses);

@@ -134,7 +134,8 @@ struct Report {
   std::vector<double> baseline_grad_norms;
   std::vector<double> loss_bounds;  ///< how far losses may be from baseline_losses
   std::vector<double> grad_norm_bounds;
-  bool has_run = false;  ///< counters and ledger were measured
+  std::vector<StepDrift> drift;  ///< like losses; empty in exact mode
+  bool has_run = false;          ///< counters and ledger were measured
   Counters counters;
   std::vector<LedgerReport> ledger;  ///< by MemoryKind
   std::vector<RoutingReport> routing;

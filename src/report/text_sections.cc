@@ -119,6 +119,18 @@ CheckColumn column_of(CheckId id) {
   return CheckColumn::Run;
 }
 
+/// Of runs of several steps: where roundings have led after the last one.
+std::string drift_line(const Report& report) {
+  if (report.drift.size() < 2) return {};
+  const StepDrift& last = report.drift.back();
+  const std::string text = fmt::format(
+      "after {} steps parameters are {:.1e} from those of a free training in float64 (relative "
+      "2-norm), at most {:.1e}, in {}",
+      report.drift.size(), last.relative, last.largest,
+      report.parameters.at(static_cast<std::size_t>(last.parameter)).name);
+  return labelled("drift", kIndent, 5, text);
+}
+
 }  // namespace
 
 std::string parameters_section(const Report& report, const TextStyle& style) {
@@ -166,7 +178,7 @@ std::string steps_section(const Report& report, const TextStyle& style) {
                    {number_at(report.baseline_losses, i)},
                    {number_at(report.grad_norms, i)}});
   }
-  return fmt::format("\n{}", table.text(kIndent, kTextWidth, style.color));
+  return fmt::format("\n{}{}", table.text(kIndent, kTextWidth, style.color), drift_line(report));
 }
 
 std::string collectives_section(const Report& report, const TextStyle& style) {

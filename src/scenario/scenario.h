@@ -161,7 +161,7 @@ struct TrainingSpec {
   /// Per parameter the optimizer step from which on it has a gradient (`frozen`, `unfreeze_at`), at
   /// least `steps` where it never has one; empty: all have one from the first step on.
   std::vector<std::int64_t> trained_from;
-  bool reduce_unused = false;  ///< parameters that no rank uses have gradients of zeros
+  bool reduce_unused = false;              ///< parameters that no rank uses have gradients of zeros
   std::vector<RecomputedSpec> recomputed;  ///< by first module, none overlaps another
   InitDevice init_device = InitDevice::Cpu;
 

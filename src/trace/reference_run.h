@@ -44,6 +44,8 @@ struct ReferenceRun {
   std::vector<ReferenceStep> steps;          ///< what each step is judged by
   std::vector<ReferenceScalar> losses;       ///< one free-running training, step by step
   std::vector<ReferenceScalar> grad_norms;   ///< of the same
+  /// Of the same, its parameters after every step: [step][parameter]; empty where there was none.
+  std::vector<std::vector<std::vector<double>>> free_parameters;
 };
 
 }  // namespace hpsim

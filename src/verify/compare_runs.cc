@@ -35,6 +35,7 @@ Verdict compare_runs(const VerifiedPlan& plan, const RunResult& run,
     check_ledger(evidence, verdict);
     check_precision(evidence, verdict);
     check_routing(evidence, verdict);
+    if (!reference.exact) verdict.drift = measure_drift(*plan, run, reference);
   }
   verdict.findings.insert(verdict.findings.end(), plan.checks().warnings.begin(),
                           plan.checks().warnings.end());

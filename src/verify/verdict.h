@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/finding.h"
+#include "verify/drift.h"
 
 namespace hpsim {
 
@@ -13,6 +14,7 @@ struct Verdict {
   std::vector<Finding> findings;    ///< root causes first within a check; warnings too
   std::vector<double> losses;       ///< of the run, one per step; empty without numbers
   std::vector<double> grad_norms;
+  std::vector<StepDrift> drift;  ///< one per step; empty without numbers, and in exact mode
 
   [[nodiscard]] bool passed() const;
 };
