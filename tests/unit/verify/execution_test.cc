@@ -117,6 +117,18 @@ TEST_CASE("a tag that a whole group shares must still be the plan's") {
   only_finding(verdict, CheckId::PlanAgreement, FindingCode::CommGroup);
 }
 
+TEST_CASE("a collective that a rank completed in another step than planned is found") {
+  // 0 all_gather, 1 forward, 2 reshard, 3 loss, 4 all_gather: each is completed at once.
+  PlantedRun planted{one_step()};
+  planted.run.executed(Rank{2})[0].completed_in = 1;
+  const Verdict verdict = planted.judge();
+  const Finding& finding = only_finding(verdict, CheckId::PlanAgreement, FindingCode::CommOrder);
+  CHECK(finding.rank == 2);
+  CHECK(finding.message ==
+        "rank 2 (fsdp=2): collective 0 (all_gather of unit \"(root)\", step 0, forward): "
+        "completed in plan step 0, unshard expected, in plan step 1, forward got");
+}
+
 TEST_CASE("held rows that are not those of the placements are found") {
   PlantedRun planted{one_step()};
   planted.run.record_held(Rank{3}, 0, {{{5, 0}, {1, 8}}});  // row 6 of 7 is its own

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "plan/build_plan.h"
+#include "plan/overlap.h"
 #include "plan/rank_layout.h"
 #include "plan/verify_plan.h"
 #include "trace/plan_ledger.h"
@@ -93,7 +94,8 @@ void fill_execution(const Plan& plan, Rank rank, RunResult& run) {
     const std::int64_t out = spec.elems_out.at(plan.mesh(), coordinate);
     run.executed(rank)[record.num_collectives++] = {
         step, in, out,
-        collective_tag(plan, step, plan.mesh().index_along(others, coordinate), in, out)};
+        collective_tag(plan, step, plan.mesh().index_along(others, coordinate), in, out),
+        overlap_of(plan, step).completed_in};
   }
   const PlannedMemory memory = planned_memory(plan, coordinate);
   record.ledger = memory.ledger;
