@@ -9,7 +9,8 @@
 
 namespace hpsim {
 
-/// A value in memory that processes share: one writes it, others read it, nobody waits.
+/// A value in memory that processes share: one writes it, others read it, nobody waits. Before it
+/// is written it is T{}.
 template <class T>
 class SharedValue {
  public:
@@ -23,18 +24,15 @@ class SharedValue {
     version_.store(version + 2, std::memory_order_seq_cst);
   }
 
-  /// None if it was being written whenever this looked, as by a writer that died half-way.
+  /// None if nobody has written it, or it was being written whenever this looked, as by a writer
+  /// that died half-way.
   [[nodiscard]] std::optional<T> read() const {
-    bool is_whole = false;
-    const T value = look(is_whole);
-    return is_whole ? std::optional<T>(value) : std::nullopt;
+    const Look look = take_a_look();
+    return look.is_whole && look.is_written ? std::optional<T>(look.value) : std::nullopt;
   }
 
-  /// The same, or else what stands there half-written.
-  [[nodiscard]] T last_words() const {
-    bool is_whole = false;
-    return look(is_whole);
-  }
+  /// The same, or else T{}, or what stands there half-written.
+  [[nodiscard]] T last_words() const { return take_a_look().value; }
 
  private:
   static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
@@ -42,18 +40,25 @@ class SharedValue {
   static constexpr std::size_t kWords = sizeof(T) / sizeof(std::uint64_t);
   using Words = std::array<std::uint64_t, kWords>;
 
-  [[nodiscard]] T look(bool& is_whole) const {
+  struct Look {
+    T value;
+    bool is_written = false;
+    bool is_whole = false;
+  };
+
+  [[nodiscard]] Look take_a_look() const {
     constexpr int kTries = 1000;
     Words words;
-    for (int i = 0; i < kTries && !is_whole; ++i) {
+    Look look;
+    for (int i = 0; i < kTries && !look.is_whole; ++i) {
       const std::uint64_t before = version_.load(std::memory_order_seq_cst);
       for (std::size_t k = 0; k < kWords; ++k)
         words[k] = words_[k].load(std::memory_order_seq_cst);
-      is_whole = before % 2 == 0 && before == version_.load(std::memory_order_seq_cst);
+      look.is_written = before > 0;
+      look.is_whole = before % 2 == 0 && before == version_.load(std::memory_order_seq_cst);
     }
-    T value;
-    std::memcpy(static_cast<void*>(&value), words.data(), sizeof(value));
-    return value;
+    if (look.is_written) std::memcpy(static_cast<void*>(&look.value), words.data(), sizeof(T));
+    return look;
   }
 
   std::atomic<std::uint64_t> version_{0};  ///< odd while the words change

@@ -148,7 +148,9 @@ Scenario make_scenario(const CaseSpec& spec) {
   scenario.roles.dp_replicate_dim = scenario.mesh.find("rep");
   scenario.model.elementwise = spec.parameters;
   scenario.parameters = list_parameters(scenario.model);
-  scenario.units = assign_units(scenario.model, scenario.parameters, {}, false);
+  scenario.units =
+      assign_units(scenario.model, scenario.parameters, spec.units, !spec.units.empty());
+  scenario.fully_shard.forward_prefetch = spec.forward_prefetch;
   scenario.fully_shard.shards_parameters = scenario.roles.fsdp_shard_dim.has_value();
   scenario.fully_shard.replicate_params = spec.replicate_params;
   scenario.training.steps = spec.steps;
