@@ -102,6 +102,7 @@ class RankEngineOf : public RankEngine {
         break;
       }
       case StepKind::WaitUnshard:
+        memory_.expect_pending(step.bucket);
         break;
       case StepKind::Reshard:
         memory_.reshard(step.bucket, step.phase == Phase::Forward &&
@@ -171,7 +172,8 @@ class RankEngineOf : public RankEngine {
 
   void finish(std::int64_t plan_step) override {
     const Step& step = step_at(plan_step);
-    if (step.kind == StepKind::Unshard) memory_.end_unshard(step.bucket);
+    const bool ends_unshard = step.kind == StepKind::Unshard && !step.is_async;
+    if (ends_unshard || step.kind == StepKind::WaitUnshard) memory_.end_unshard(step.bucket);
     if (moves_tokens(step.kind)) model_->finish_tokens(step);
     if (step.kind == StepKind::Loss) record_losses(model_->finish_loss());
     if (step.kind == StepKind::Redistribute) model_->finish_redistribute(step.redistribution);

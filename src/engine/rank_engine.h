@@ -43,9 +43,12 @@ class RankEngine {
  public:
   virtual ~RankEngine() = default;
 
-  /// Does what step `plan_step` does before its collective, and returns that if it has one.
+  /// Does what step `plan_step` does before its collective, and returns that if it has one. Of a
+  /// step that is_async, the buffers of the call belong to it until the begin of the WaitUnshard
+  /// of its bucket has returned.
   [[nodiscard]] virtual std::optional<CollectiveCall> begin(std::int64_t plan_step) = 0;
-  /// Does what remains of it. \pre begin(plan_step) was called, its collective carried out
+  /// Does what remains of it. \pre begin(plan_step) was called, its collective carried out, or
+  ///      begun where the step is_async; of a WaitUnshard, what was begun is carried out
   virtual void finish(std::int64_t plan_step) = 0;
 };
 

@@ -73,6 +73,7 @@ void RankMemory<T>::draw_shard(int p) {
 
 template <class T>
 T* RankMemory<T>::shard(int p) {
+  expect_settled(parameter_at(p).bucket);
   return state_at(parameter_at(p).bucket).storage.data() + slot_at(p).offset_elems;
 }
 
@@ -104,6 +105,7 @@ std::span<T> RankMemory<T>::begin_average(int row) {
 
 template <class T>
 std::span<T> RankMemory<T>::averaged(int row) {
+  expect_settled(plan_.gradient_row(row).bucket);
   const GradientRow& gradients = plan_.gradient_row(row);
   BucketState& state = state_at(gradients.bucket);
   const bool is_whole = gradients.parameters == bucket_at(gradients.bucket).parameters;
@@ -168,6 +170,7 @@ void RankMemory<T>::each_padding(const Rows& rows, int p, const Visit& visit) co
 
 template <class T>
 RowBlocks<T> RankMemory<T>::whole(int p) {
+  expect_settled(parameter_at(p).bucket);
   if (slot_at(p).needs_copy) return as_one_block(slot_at(p).copy.data(), p);
   BucketState& state = state_at(parameter_at(p).bucket);
   const bool is_gathered = bucket_at(parameter_at(p).bucket).is_unsharded();
@@ -200,9 +203,21 @@ void RankMemory<T>::give_back(MemoryKind kind, DType dtype, Buffer<T>& buffer, s
 }
 
 template <class T>
+void RankMemory<T>::expect_pending(int b) const {
+  HPSIM_CHECK(state_at(b).is_pending, "no unshard of bucket {} is begun", b);
+}
+
+template <class T>
+void RankMemory<T>::expect_settled(int b) const {
+  HPSIM_CHECK(!state_at(b).is_pending, "bucket {} is used while it is unsharded", b);
+}
+
+template <class T>
 typename RankMemory<T>::Ends RankMemory<T>::begin_unshard(int b) {
   constexpr MemoryKind kKind = MemoryKind::UnshardedParameters;
   BucketState& state = state_at(b);
+  expect_settled(b);
+  state.is_pending = true;
   const Bucket& bucket = bucket_at(b);
   if (state.part.data() != nullptr) {
     state.gathered = take(kKind, bucket.dtype, state.gathered_elems);
@@ -228,6 +243,8 @@ void RankMemory<T>::end_unshard(int b) {
   constexpr MemoryKind kKind = MemoryKind::UnshardedParameters;
   BucketState& state = state_at(b);
   const Bucket& bucket = bucket_at(b);
+  expect_pending(b);
+  state.is_pending = false;
   if (state.cast.data() != nullptr) give_back(kKind, bucket.dtype, state.cast, state.row_elems);
   if (state.part.data() != nullptr) {
     give_back(kKind, bucket.dtype, state.part, state.gathered_elems / bucket.post_forward_size);
@@ -250,6 +267,7 @@ void RankMemory<T>::end_unshard(int b) {
 
 template <class T>
 void RankMemory<T>::reshard(int b, bool keeps_part) {
+  expect_settled(b);
   constexpr MemoryKind kKind = MemoryKind::UnshardedParameters;
   BucketState& state = state_at(b);
   const Bucket& bucket = bucket_at(b);

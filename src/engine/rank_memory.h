@@ -50,9 +50,11 @@ class RankMemory {
   };
 
   /// Ends of the all-gather that unshards the bucket, none where it is only cast; end_unshard puts
-  /// together what are no rows.
+  /// together what are no rows. Between the two nothing may use the bucket's parameters.
   [[nodiscard]] Ends begin_unshard(int bucket);
   void end_unshard(int bucket);
+  /// \pre begin_unshard was called last for the bucket, not end_unshard
+  void expect_pending(int bucket) const;
   /// `keeps_part`: of what is gathered, that which reshard_after_forward k leaves to the rank.
   void reshard(int bucket, bool keeps_part);
 
@@ -92,12 +94,13 @@ class RankMemory {
   /// What this rank holds of a bucket.
   struct BucketState {
     std::int64_t shard_index = 0;
-    Buffer<T> storage;   ///< own row: padded slots, the shards are their prefixes
-    Buffer<T> cast;      ///< the same in the dtype that is gathered, while it is
-    Buffer<T> gathered;  ///< all rows while unsharded
-    Buffer<T> part;      ///< some of them, between forward and backward
-    Buffer<T> averaged;  ///< shards of some parameters, while they are averaged
-    int open_row = -1;   ///< gradient row of `gradients`, or of `reduced`; -1: none
+    Buffer<T> storage;        ///< own row: padded slots, the shards are their prefixes
+    Buffer<T> cast;           ///< the same in the dtype that is gathered, while it is
+    Buffer<T> gathered;       ///< all rows while unsharded
+    bool is_pending = false;  ///< between begin_unshard and end_unshard
+    Buffer<T> part;           ///< some of them, between forward and backward
+    Buffer<T> averaged;       ///< shards of some parameters, while they are averaged
+    int open_row = -1;        ///< gradient row of `gradients`, or of `reduced`; -1: none
     bool has_gradients = false;
     Buffer<T> gradients;     ///< all rows, from the first backward to the reduction
     Buffer<T> arrived;       ///< own row, from a reduce-scatter
@@ -136,6 +139,7 @@ class RankMemory {
   [[nodiscard]] const PlannedParameter& parameter_at(int p) const {
     return plan_.parameters.at(static_cast<std::size_t>(p));
   }
+  void expect_settled(int bucket) const;
   [[nodiscard]] BucketState& state_at(int b) { return buckets_.at(static_cast<std::size_t>(b)); }
   [[nodiscard]] const BucketState& state_at(int b) const {
     return buckets_.at(static_cast<std::size_t>(b));

@@ -36,11 +36,13 @@ class Lockstep {
       calls_[rank] = engines_[rank]->begin(plan_step);
     }
     const Step& step = plan_.steps[static_cast<std::size_t>(plan_step)];
-    if (step.collective) {
-      const Groups& groups = groups_over(*step.collective);
-      for (std::size_t g = 0; g < groups.size(); ++g) {
-        exchange(groups[g], static_cast<std::int64_t>(g), step.step);
-      }
+    if (step.is_async) {
+      begin_unshard(plan_step);
+    } else if (step.collective) {
+      record(step, plan_step);
+      carry_out(step, calls_);
+    } else if (step.kind == StepKind::WaitUnshard) {
+      end_unshard(step.bucket, plan_step);
     }
     for (const auto& engine : engines_)
       engine->finish(plan_step);
@@ -53,23 +55,64 @@ class Lockstep {
     return it->second;
   }
 
-  CollectiveCall& call_of(Rank rank) {
-    auto& call = calls_[static_cast<std::size_t>(rank.value)];
+  using Calls = std::vector<std::optional<CollectiveCall>>;  ///< per rank
+
+  /// What a step that is_async has begun.
+  struct Begun {
+    std::int64_t plan_step = -1;
+    std::int64_t number = 0;  ///< among the collectives of each rank
+    Calls calls;
+  };
+
+  static const CollectiveCall& call_of(const Calls& calls, Rank rank) {
+    const auto& call = calls[static_cast<std::size_t>(rank.value)];
     HPSIM_CHECK(call.has_value(), "rank {} does not take part", rank.value);
     return *call;
   }
 
-  void exchange(const std::vector<Rank>& group, std::int64_t group_index, std::int64_t step) {
-    for (const Rank rank : group) {
-      const CollectiveCall& call = call_of(rank);
-      RankRecord& record = result_.rank_record(rank);
-      result_.executed(rank)[record.num_collectives++] = {
-          call.plan_step, call.elems_in, call.elems_out,
-          collective_tag(plan_, call.plan_step, group_index, call.elems_in, call.elems_out)};
+  /// The collective of the step at hand, on all ranks.
+  void record(const Step& step, std::int64_t completed_in) {
+    const Groups& groups = groups_over(*step.collective);
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      for (const Rank rank : groups[g]) {
+        const CollectiveCall& call = call_of(calls_, rank);
+        result_.executed(rank)[result_.rank_record(rank).num_collectives++] = {
+            call.plan_step, call.elems_in, call.elems_out,
+            collective_tag(plan_, call.plan_step, static_cast<std::int64_t>(g), call.elems_in,
+                           call.elems_out),
+            completed_in};
+      }
     }
+  }
+
+  void carry_out(const Step& step, const Calls& calls) {
+    for (const std::vector<Rank>& group : groups_over(*step.collective))
+      exchange(group, calls, step.step);
+  }
+
+  /// Nothing is moved yet: what would use it too early finds nothing.
+  void begin_unshard(std::int64_t plan_step) {
+    const Step& step = plan_.steps[static_cast<std::size_t>(plan_step)];
+    const std::int64_t number = result_.rank_record(Rank{0}).num_collectives;
+    record(step, -1);
+    const bool is_new = begun_.emplace(step.bucket, Begun{plan_step, number, calls_}).second;
+    HPSIM_CHECK(is_new, "bucket {} is unsharded twice", step.bucket);
+  }
+
+  void end_unshard(int bucket, std::int64_t plan_step) {
+    const auto begun = begun_.find(bucket);
+    HPSIM_CHECK(begun != begun_.end(), "no unshard of bucket {} is begun", bucket);
+    const Begun& what = begun->second;
+    carry_out(plan_.steps[static_cast<std::size_t>(what.plan_step)], what.calls);
+    for (std::size_t rank = 0; rank < engines_.size(); ++rank)
+      result_.executed(Rank{static_cast<std::int64_t>(rank)})[what.number].completed_in = plan_step;
+    begun_.erase(begun);
+  }
+
+  void exchange(const std::vector<Rank>& group, const Calls& calls, std::int64_t step) {
     calls_of_group_.clear();
     for (const Rank rank : group)
-      calls_of_group_.push_back(&call_of(rank));
+      calls_of_group_.push_back(&call_of(calls, rank));
     // What TP leaves of a bucket, or what is routed, may be nothing: then there is nothing to send.
     const auto is_empty = [](const CollectiveCall* call) {
       return call->elems_in == 0 && call->elems_out == 0;
@@ -84,7 +127,8 @@ class Lockstep {
   const Plan& plan_;
   RunResult& result_;
   std::vector<std::unique_ptr<RankEngine>> engines_;
-  std::vector<std::optional<CollectiveCall>> calls_;  ///< per rank, of the step at hand
+  Calls calls_;                 ///< of the step at hand
+  std::map<int, Begun> begun_;  ///< by bucket
   std::vector<const CollectiveCall*> calls_of_group_;
   std::map<std::pair<MeshDims, std::int64_t>, Groups> groups_;  ///< by dims and consecutive
 };

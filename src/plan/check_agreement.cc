@@ -21,6 +21,7 @@ namespace {
 /// State of one bucket while the steps are replayed.
 struct BucketState {
   bool is_gathered = false;
+  bool is_pending = false;         ///< an unshard of it is begun, and not awaited yet
   bool is_post_forward = false;    ///< a part of it is kept since forward
   int open_row = -1;               ///< gradient row that backward has begun to fill, or that waits
   std::int64_t backward_left = 0;  ///< modules whose backward is still to come in this pass
@@ -47,6 +48,9 @@ class Replay {
       const Bucket& bucket = plan.buckets[index_of(state)];
       state.is_gathered = !bucket.is_unsharded();
     }
+    prefetches_ = std::any_of(plan.steps.begin(), plan.steps.end(), [](const Step& step) {
+      return step.is_async || step.kind == StepKind::WaitUnshard;
+    });
     if (!model.is_elementwise()) {
       activations_.emplace(plan);
       tokens_.emplace(plan);
@@ -58,7 +62,9 @@ class Replay {
     outcome_.id = CheckId::PlanAgreement;
     for (const Step& step : plan_.steps) {
       const std::pair<std::int64_t, std::int64_t> pass = {step.step, step.micro_batch};
-      if (std::exchange(pass_, pass) != pass) begin_pass();
+      const bool begins_pass = std::exchange(pass_, pass) != pass;
+      if (begins_pass) begin_pass();
+      if (prefetches_) check_pending(step, begins_pass);
       if (step.collective && step.bucket >= 0) check_collective(step);
       if (activations_) follow_activations(step);
       replay(step);
@@ -187,6 +193,30 @@ class Replay {
     });
   }
 
+  /// What is begun in forward, or in backward, of a pass is awaited there; only an all_gather is
+  /// begun.
+  void check_pending(const Step& step, bool begins_pass) {
+    if (begins_pass || step.kind == StepKind::Loss || step.phase == Phase::Optimizer)
+      expect_nothing_pending(step);
+    if (!step.is_async) return;
+    expect(step.kind == StepKind::Unshard && step.collective.has_value(), FindingCode::CommCount,
+           step, [] { return "it is begun, and has no all_gather"; });
+  }
+
+  void expect_nothing_pending(const Step& step) {
+    for (const BucketState& each : state_) {
+      expect(!each.is_pending, FindingCode::CommOrder, step, [&] {
+        return fmt::format("nothing waits for the unshard of bucket {} that was begun before",
+                           index_of(each));
+      });
+    }
+  }
+
+  /// "its unshard is begun, and nothing waits for it", or else `otherwise`.
+  static std::string not_gathered(const BucketState& state, const char* otherwise) {
+    return state.is_pending ? "its unshard is begun, and nothing waits for it" : otherwise;
+  }
+
   void check_redistribution(const Step& step) {
     const auto at = static_cast<std::size_t>(step.redistribution);
     const Redistribution& redistribution = plan_.redistributions.at(at);
@@ -219,17 +249,23 @@ class Replay {
     constexpr auto kOrder = FindingCode::CommOrder;
     switch (step.kind) {
       case StepKind::Unshard:
-        expect(!state->is_gathered, kOrder, step, [] { return "it is gathered already"; });
+        expect(!state->is_gathered && !state->is_pending, kOrder, step,
+               [&] { return not_gathered(*state, "it is gathered already"); });
         expect(
             step.collective.has_value() == (plan_.buckets[index_of(*state)].sharded_group.size > 1),
             FindingCode::CommCount, step, [] { return "no all_gather"; });
-        state->is_gathered = true;
+        (step.is_async ? state->is_pending : state->is_gathered) = true;
         state->is_post_forward = false;
         break;
       case StepKind::WaitUnshard:
+        expect(state->is_pending && !step.collective, kOrder, step,
+               [] { return "no unshard of it is begun"; });
+        state->is_pending = false;
+        state->is_gathered = true;
         break;
       case StepKind::Reshard:
-        expect(state->is_gathered, kOrder, step, [] { return "it is not gathered"; });
+        expect(state->is_gathered, kOrder, step,
+               [&] { return not_gathered(*state, "it is not gathered"); });
         state->is_gathered = false;
         state->is_post_forward =
             step.phase == Phase::Forward && plan_.buckets[index_of(*state)].post_forward_size > 0;
@@ -238,7 +274,8 @@ class Replay {
       case StepKind::Backward:
         for (const int b : buckets_of_module_.at(static_cast<std::size_t>(step.module))) {
           BucketState& used = state_.at(static_cast<std::size_t>(b));
-          expect(used.is_gathered, kOrder, step, [] { return "its parameters are not gathered"; });
+          expect(used.is_gathered, kOrder, step,
+                 [&] { return not_gathered(used, "its parameters are not gathered"); });
           if (averages(used)) expect_averaged(used, step);
           if (step.kind == StepKind::Backward) --used.backward_left;
         }
@@ -387,6 +424,7 @@ class Replay {
 
   const Plan& plan_;
   std::pair<std::int64_t, std::int64_t> pass_ = {-1, -1};  ///< optimizer step, micro-batch
+  bool prefetches_ = false;                                ///< some unshard is only begun
   std::map<int, std::optional<std::pair<std::int64_t, std::int64_t>>>
       scattered_in_;  ///< per bucket: last pass
   std::vector<std::vector<int>> parameters_of_module_;

@@ -272,10 +272,11 @@ class Facts {
       };
       switch (s.kind) {
         case StepKind::Unshard:
-          parameter(false, true, slot, gathered);
+          parameter(false, !s.is_async, slot, gathered);
           break;
         case StepKind::WaitUnshard:
-          continue;  // its Unshard says what it becomes
+          parameter(false, true, gathered, gathered);
+          break;
         case StepKind::Reshard:
           parameter(true, false, gathered, slot);
           break;

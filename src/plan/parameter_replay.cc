@@ -8,7 +8,9 @@
 namespace hpsim {
 
 ParameterReplay::ParameterReplay(const Plan& plan)
-    : plan_(plan), parameters_of_module_(parameters_of_modules(plan.scenario)) {
+    : plan_(plan),
+      begun_dims_(plan.buckets.size()),
+      parameters_of_module_(parameters_of_modules(plan.scenario)) {
   for (const PlannedParameter& parameter : plan.parameters)
     states_.push_back({parameter.sharded, {}});
 }
@@ -55,6 +57,14 @@ void ParameterReplay::take_bucket(const Step& step) {
   }
   for (std::int64_t i = members.begin; i < members.end; ++i)
     take_parameter(step, all.at(static_cast<std::size_t>(i)));
+  MeshDims& begun = begun_dims_.at(static_cast<std::size_t>(step.bucket));
+  if (step.is_async && step.collective) begun = step.collective->dims;
+  if (step.kind == StepKind::WaitUnshard) begun.clear();
+}
+
+void ParameterReplay::unshard(int p, const MeshDims& dims) {
+  for (const int dim : dims)
+    state(p).now.at(static_cast<std::size_t>(dim)) = Replicate{};
 }
 
 void ParameterReplay::take_parameter(const Step& step, int p) {
@@ -63,8 +73,11 @@ void ParameterReplay::take_parameter(const Step& step, int p) {
   const MeshDims dims = step.collective ? step.collective->dims : MeshDims{};
   switch (step.kind) {
     case StepKind::Unshard:
-      for (const int dim : dims)
-        of.now.at(static_cast<std::size_t>(dim)) = Replicate{};
+      if (step.is_async) return expect(step, p, of.now, parameter.sharded, "");
+      unshard(p, dims);
+      return expect(step, p, of.now, parameter.unsharded, "");
+    case StepKind::WaitUnshard:
+      unshard(p, begun_dims_.at(static_cast<std::size_t>(parameter.bucket)));
       return expect(step, p, of.now, parameter.unsharded, "");
     case StepKind::Reshard:
       cut_to_row(step, p, of.now);

@@ -15,7 +15,10 @@ namespace hpsim {
 ///
 ///   step            parameter, then               gradient, then
 ///   Unshard         Replicate along the dims of
-///                   its collective: `unsharded`
+///                   its collective: `unsharded`;
+///                   is_async: `sharded`
+///   WaitUnshard     Replicate along the dims of
+///                   what was begun: `unsharded`
 ///   Forward         `unsharded`
 ///   Backward        `unsharded`                   `unsharded`
 ///   Reshard         the bucket's row: `sharded`
@@ -60,10 +63,12 @@ class ParameterReplay {
   void expect(const Step& step, int p, const std::vector<Placement>& got,
               const std::vector<Placement>& wanted, const char* of);
   void fault(FindingCode code, int p, std::string message);
+  void unshard(int p, const MeshDims& dims);
   [[nodiscard]] State& state(int p) { return states_.at(static_cast<std::size_t>(p)); }
 
   const Plan& plan_;
-  std::vector<State> states_;  ///< per parameter
+  std::vector<State> states_;         ///< per parameter
+  std::vector<MeshDims> begun_dims_;  ///< per bucket: of the unshard that is only begun
   std::vector<std::vector<int>> parameters_of_module_;
   std::vector<Fault> faults_;
   std::int64_t compared_ = 0;

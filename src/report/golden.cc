@@ -80,6 +80,10 @@ Json golden_collective(const Report& report, const CollectiveReport& collective,
   if (has_params && (shares_unit || is_part || collective.partial >= 0))
     json["params"] = full["params"];
   if (collective.micro_batch > 0) json["micro_batch"] = collective.micro_batch;
+  if (collective.overlap) {
+    json["overlaps"] = full["overlaps"];
+    json["completed_before"] = full["completed_before"];
+  }
   json["mesh_dims"] = full["mesh_dims"];
   if (collective.spec.consecutive > 0) json["consecutive"] = collective.spec.consecutive;
   json["dtype"] = full["dtype"];
@@ -100,7 +104,7 @@ bool do_the_same(const Collectives& a, const Collectives& b) {
                     [](const CollectiveReport* x, const CollectiveReport* y) {
                       return x->phase == y->phase && x->micro_batch == y->micro_batch &&
                              x->payload == y->payload && x->partial == y->partial &&
-                             x->spec == y->spec;
+                             x->spec == y->spec && x->overlap == y->overlap;
                     });
 }
 

@@ -13,10 +13,11 @@ namespace {
 /// The same but for the optimizer step that it is part of.
 bool is_same_work(const Step& a, const Step& b) {
   return a.kind == b.kind && a.phase == b.phase && a.micro_batch == b.micro_batch &&
-         a.bucket == b.bucket && a.module == b.module && a.row == b.row && a.rows == b.rows &&
-         a.partial == b.partial && a.redistribution == b.redistribution &&
-         a.collective == b.collective && a.local_scale == b.local_scale &&
-         a.why.before == b.why.before && a.why.after == b.why.after && a.why.rule == b.why.rule;
+         a.bucket == b.bucket && a.module == b.module && a.is_async == b.is_async &&
+         a.row == b.row && a.rows == b.rows && a.partial == b.partial &&
+         a.redistribution == b.redistribution && a.collective == b.collective &&
+         a.local_scale == b.local_scale && a.why.before == b.why.before &&
+         a.why.after == b.why.after && a.why.rule == b.why.rule;
 }
 
 Json step_json(const PlanReport& report, const std::vector<PayloadReport>& payloads,
@@ -53,8 +54,9 @@ Json step_json(const PlanReport& report, const std::vector<PayloadReport>& paylo
   json["collective"] = nullptr;
   if (step.collective) {
     json["collective"] =
-        collective_json(plan.mesh(), payloads, collective_report(plan, step, seq), lists_ranks);
+        collective_json(plan.mesh(), payloads, collective_report(plan, index, seq), lists_ranks);
   }
+  if (step.is_async) json["async"] = true;
   json["local_scale"] =
       step.kind == StepKind::ScaleGradient ? number(step.local_scale) : Json(nullptr);
   const auto layout = [](const std::string& text) {

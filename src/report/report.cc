@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "base/check.h"
+#include "plan/overlap.h"
 #include "plan/rank_layout.h"
 #include "report/digest.h"
 #include "report/expect.h"
@@ -67,10 +68,10 @@ Report report_of(const Scenario& scenario, const std::string& backend) {
 void add_plan(const Plan& plan, Report& report) {
   report.parameters = plan.parameters;
   report.payloads = payload_reports(plan);
-  for (const Step& step : plan.steps) {
-    if (!step.collective) continue;
+  for (std::size_t i = 0; i < plan.steps.size(); ++i) {
+    if (!plan.steps[i].collective) continue;
     const auto seq = static_cast<std::int64_t>(report.collectives.size());
-    report.collectives.push_back(collective_report(plan, step, seq));
+    report.collectives.push_back(collective_report(plan, i, seq));
   }
 }
 
@@ -246,6 +247,16 @@ std::vector<std::string> units_of_modules(const Scenario& scenario) {
   return names;
 }
 
+/// Of a step that is_async.
+OverlapReport overlap_report(const Plan& plan, std::int64_t plan_step) {
+  const Overlap overlap = overlap_of(plan, plan_step);
+  OverlapReport report;
+  if (overlap.first >= 0) report.computes.push_back(compute_text(plan, overlap.first));
+  if (overlap.last > overlap.first) report.computes.push_back(compute_text(plan, overlap.last));
+  if (overlap.before >= 0) report.completed_before = compute_text(plan, overlap.before);
+  return report;
+}
+
 /// Into payload_reports.
 int token_payload(const Plan& plan, const Step& step) {
   const std::vector<int> modules = experts_modules(plan.scenario.model);
@@ -327,14 +338,17 @@ int payload_of(const Plan& plan, const Step& step) {
   return step.bucket;
 }
 
-CollectiveReport collective_report(const Plan& plan, const Step& step, std::int64_t seq) {
-  return {.seq = seq,
-          .phase = step.phase,
-          .step = step.step,
-          .micro_batch = step.micro_batch,
-          .payload = payload_of(plan, step),
-          .partial = step.partial,
-          .spec = step.collective.value()};
+CollectiveReport collective_report(const Plan& plan, std::size_t plan_step, std::int64_t seq) {
+  const Step& step = plan.steps.at(plan_step);
+  CollectiveReport report{.seq = seq,
+                          .phase = step.phase,
+                          .step = step.step,
+                          .micro_batch = step.micro_batch,
+                          .payload = payload_of(plan, step),
+                          .partial = step.partial,
+                          .spec = step.collective.value()};
+  if (step.is_async) report.overlap = overlap_report(plan, static_cast<std::int64_t>(plan_step));
+  return report;
 }
 
 Report make_report(const VerifiedPlan& plan, const RunResult& run, const ReferenceRun& reference,

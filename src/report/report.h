@@ -37,6 +37,14 @@ struct PayloadReport {
   bool is_part = false;            ///< of a bucket: those of its parameters that have gradients
 };
 
+/// Of a collective that is only begun: the first and the last compute until it is completed, none
+/// or one of them where there is no more, and what is computed next ("forward of l1").
+struct OverlapReport {
+  std::vector<std::string> computes;
+  std::string completed_before;
+  bool operator==(const OverlapReport&) const = default;
+};
+
 /// One collective, listed once for all groups that run it side by side.
 struct CollectiveReport {
   std::int64_t seq = 0;  ///< from 0, over the whole run
@@ -46,6 +54,7 @@ struct CollectiveReport {
   int payload = -1;  ///< into Report::payloads
   int partial = -1;  ///< into PayloadReport::partials; -1: all of it
   CollectiveSpec spec;
+  std::optional<OverlapReport> overlap;  ///< none: it is completed at once
   /// Of a collective of tokens in a run with numbers: what it really sent, while `spec` has what
   /// balanced routing would send, which is the same on every backend.
   struct Routed {
@@ -69,8 +78,8 @@ struct CollectiveReport {
 /// What a step carries, or would if it had a collective: into payload_reports; -1: nothing.
 [[nodiscard]] int payload_of(const Plan& plan, const Step& step);
 
-/// \pre the step has a collective, number `seq` of the run
-[[nodiscard]] CollectiveReport collective_report(const Plan& plan, const Step& step,
+/// \pre step `plan_step` has a collective, number `seq` of the run
+[[nodiscard]] CollectiveReport collective_report(const Plan& plan, std::size_t plan_step,
                                                  std::int64_t seq);
 
 /// The load of an experts module in one optimizer step.

@@ -68,6 +68,10 @@ std::string clip_text(const std::optional<ClipSpec>& clip) {
 
 }  // namespace
 
+std::string step_text(const Step& step) {
+  return std::string(name_of(step.kind)) + (step.is_async ? " async" : "");
+}
+
 std::string header_text(const Scenario& scenario, std::string_view leader, const TextStyle& style) {
   std::string text = painted(scenario.name, Ink::Bold, style.color);
   const std::size_t used = columns_of(scenario.name) + 3;

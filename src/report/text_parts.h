@@ -21,6 +21,9 @@ inline constexpr std::size_t kIndent = 2;
 /// "fsdp 4", "(rep, fsdp) 8": mesh dims and the ranks along them together
 [[nodiscard]] std::string dims_text(const Mesh& mesh, const MeshDims& dims);
 
+/// "reduce_scatter", "unshard async": the kind of a step, and whether it is only begun
+[[nodiscard]] std::string step_text(const Step& step);
+
 /// Name and description; then `leader` (a backend), mesh, dtype, steps, optimizer.
 [[nodiscard]] std::string header_text(const Scenario& scenario, std::string_view leader,
                                       const TextStyle& style);

@@ -57,6 +57,9 @@ FullyShardSpec read_fully_shard(const ObjectReader& scenario, const std::optiona
   const ObjectReader reader = scenario.object("fully_shard", "FullyShard");
   FullyShardSpec spec;
   spec.reshard_after_forward = reader.boolean("reshard_after_forward").value_or(true);
+  spec.keeps_root_after_forward = reader.is_null("reshard_after_forward");
+  spec.forward_prefetch = reader.integer("forward_prefetch").value_or(0);
+  spec.backward_prefetch = reader.integer("backward_prefetch").value_or(0);
   spec.reshard_after_backward = reader.boolean("reshard_after_backward").value_or(true);
   spec.fuses_collectives = reader.string("comm_fusion") != "none";
   spec.reduce_op = read_reduce_op(scenario, reader);

@@ -108,7 +108,11 @@ class MemoryReplay {
   void replay(const Step& step) {
     switch (step.kind) {
       case StepKind::Unshard:
-        unshard(step.bucket);
+        begin_unshard(step.bucket);
+        if (!step.is_async) end_unshard(step.bucket);
+        break;
+      case StepKind::WaitUnshard:
+        end_unshard(step.bucket);
         break;
       case StepKind::Reshard:
         reshard(step);
@@ -140,13 +144,21 @@ class MemoryReplay {
     }
   }
 
-  void unshard(int b) {
+  /// Whether its shard is cast into a row of its own, from which it is gathered.
+  [[nodiscard]] bool is_cast_before(int b) {
     const Bucket& bucket = plan_.bucket(b);
-    BucketState& now = state(b);
-    const bool is_cast_before = bucket.casts && bucket.sharded_group.size > 1 && !now.has_part;
-    if (is_cast_before) allocate(MemoryKind::UnshardedParameters, row_bytes(b));
+    return bucket.casts && bucket.sharded_group.size > 1 && !state(b).has_part;
+  }
+
+  void begin_unshard(int b) {
+    if (is_cast_before(b)) allocate(MemoryKind::UnshardedParameters, row_bytes(b));
     allocate(MemoryKind::UnshardedParameters, gathered_bytes(b));
-    if (is_cast_before) release(MemoryKind::UnshardedParameters, row_bytes(b));
+  }
+
+  /// What it is gathered from is needed until it is.
+  void end_unshard(int b) {
+    BucketState& now = state(b);
+    if (is_cast_before(b)) release(MemoryKind::UnshardedParameters, row_bytes(b));
     if (now.has_part) release(MemoryKind::UnshardedParameters, part_bytes(b));
     now.has_part = false;
     allocate(MemoryKind::UnshardedParameters, copied_bytes(b));

@@ -26,7 +26,9 @@ struct PlannedMemory {
 ///                          is cut or cast: the shard is the parameter. Where shards are no rows of
 ///                          tensor dim 0, compute sees a copy: numel · c more for that parameter.
 ///                          While it is gathered, the row that was cast for it, row_elems · c;
-///                          between forward and backward 1/k of it with reshard_after_forward k
+///                          between forward and backward 1/k of it with reshard_after_forward k.
+///                          Of an unshard that is only begun: gathered_elems · c from then on, the
+///                          row and 1/k of it until the wait, copies from the wait on
 ///   unsharded_gradients    gathered elements of the gradient row · r, from first backward to
 ///                          reduction; such copies until its first reduction begins; a gradient
 ///                          that is added to one from an earlier module or micro-batch, numel · c

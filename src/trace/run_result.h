@@ -58,6 +58,9 @@ struct ExecutedCollective {
   std::int64_t elems_in = 0;
   std::int64_t elems_out = 0;
   std::uint64_t tag = 0;  ///< see collective_tag
+  /// Into Plan::steps: where the rank had all of it; plan_step, or the WaitUnshard of one that it
+  /// only began there. -1: it did not come to that.
+  std::int64_t completed_in = -1;
 };
 
 /// Where everything that ranks record lies in one block of memory, so that forked ranks write

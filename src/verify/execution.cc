@@ -9,6 +9,7 @@
 
 #include "layout/coverage.h"
 #include "layout/placement.h"
+#include "plan/overlap.h"
 #include "verify/diagnose.h"
 
 namespace hpsim {
@@ -39,7 +40,11 @@ class ExecutionCheck {
         recorder_(recorder),
         routing_(run_routing(evidence.plan, evidence.run)) {
     for (std::size_t i = 0; i < plan_.steps.size(); ++i) {
-      if (plan_.steps[i].collective) planned_.push_back(static_cast<std::int64_t>(i));
+      if (!plan_.steps[i].collective) continue;
+      planned_.push_back(static_cast<std::int64_t>(i));
+      const bool is_async = plan_.steps[i].is_async;
+      completed_in_.push_back(is_async ? overlap_of(plan_, planned_.back()).completed_in
+                                       : planned_.back());
     }
   }
 
@@ -103,9 +108,27 @@ class ExecutionCheck {
     for (; seq < count && executed(rank, seq).plan_step == planned(seq); ++seq) {
       recorder_.count(1);
       if (!has_planned_shape(rank, seq)) wrong_shape(rank, seq);
+      check_completion(rank, seq);
     }
     if (seq == num_planned() && num_executed(rank) == num_planned()) return;
     wrong_sequence(rank, seq);
+  }
+
+  /// \pre the rank executed what is planned with number `seq`
+  void check_completion(Rank rank, std::int64_t seq) {
+    if (plan_.steps[static_cast<std::size_t>(planned(seq))].is_async) recorder_.count(1);
+    const std::int64_t wanted = completed_in_[static_cast<std::size_t>(seq)];
+    const std::int64_t got = executed(rank, seq).completed_in;
+    if (got == wanted) return;
+    const auto place = [&](std::int64_t plan_step) {
+      const auto num_steps = static_cast<std::int64_t>(plan_.steps.size());
+      if (plan_step < 0 || plan_step >= num_steps) return std::string("nowhere");
+      const Step& step = plan_.steps[static_cast<std::size_t>(plan_step)];
+      return fmt::format("in plan step {}, {}", plan_step, name_of(step.kind));
+    };
+    add(rank, seq, {.code = FindingCode::CommOrder},
+        fmt::format("collective {} ({}): completed {} expected, {} got", seq,
+                    describe_collective(plan_, planned(seq)), place(wanted), place(got)));
   }
 
   /// From number `seq` on, the rank did not do what is planned.
@@ -198,7 +221,8 @@ class ExecutionCheck {
   const Plan& plan_;
   CheckRecorder& recorder_;
   Routing routing_;
-  std::vector<std::int64_t> planned_;  ///< plan steps with a collective
+  std::vector<std::int64_t> planned_;       ///< plan steps with a collective
+  std::vector<std::int64_t> completed_in_;  ///< likewise: the plan step
   std::map<FaultKey, Fault> faults_;
 };
 

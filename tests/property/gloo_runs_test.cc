@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <iostream>
 #include <optional>
 
@@ -67,6 +68,27 @@ TEST_CASE("random scenarios pass on gloo, bit for bit as on local") {
   }
   narrow.check(0);
   CHECK(num_compared * 2 > count);
+}
+
+TEST_CASE("units that gloo gathers ahead give the bits that local gives without") {
+  const std::uint64_t seed = property_seed() + 15;
+  Dice dice(seed);
+  int num_ahead = 0;
+  for (int i = 0; i < property_count(8); ++i) {
+    const SavedIfFailing text(random_scenario(dice), i, seed);
+    INFO("scenario " << i << " of seed " << seed << ", saved as " << text.file());
+    Scenario scenario = parse_scenario(text.json(), text.file());
+    scenario.fully_shard.forward_prefetch = scenario.fully_shard.backward_prefetch = 0;
+    const VerifiedPlan without = verify_plan(build_plan(scenario));
+    const RunResult expected = LocalExecutor().run(without, {});
+    scenario.fully_shard.forward_prefetch = 1 + dice.below(3);
+    scenario.fully_shard.backward_prefetch = 1 + dice.below(3);
+    const VerifiedPlan plan = verify_plan(build_plan(scenario));
+    num_ahead += std::any_of(plan->steps.begin(), plan->steps.end(),
+                             [](const Step& step) { return step.is_async; });
+    REQUIRE(have_equal_tensors(plan, make_executor(Backend::Gloo)->run(plan, {}), expected));
+  }
+  CHECK(num_ahead > 0);
 }
 
 }  // namespace

@@ -228,6 +228,59 @@ TEST_CASE("what ranks keep between passes changes no result, and saves all-gathe
   CHECK(num_in_passes > 8);
 }
 
+/// Unshards of a plan that are only begun.
+struct Begun {
+  std::int64_t num_async = 0;
+  std::int64_t num_uneven = 0;  ///< of buckets with padding
+};
+
+Begun begun_in(const Plan& plan) {
+  Begun begun;
+  for (const Step& step : plan.steps) {
+    if (!step.is_async) continue;
+    ++begun.num_async;
+    const std::vector<int>& all = plan.bucket(step.bucket).parameters;
+    const bool is_uneven = std::any_of(all.begin(), all.end(), [&](int p) {
+      const PlannedParameter& parameter = plan.parameter(p);
+      const Coordinate first(static_cast<std::size_t>(plan.mesh().num_dims()), 0);
+      return parameter.padded_elems.at(plan.mesh(), first) * parameter.shard_size() >
+             num_elems(local_box({parameter.shape, parameter.unsharded}, plan.mesh(), first).shape);
+    });
+    begun.num_uneven += is_uneven ? 1 : 0;
+  }
+  return begun;
+}
+
+TEST_CASE("gathering units ahead changes no result, and gathers none more often") {
+  const std::uint64_t seed = property_seed() + 14;
+  Dice dice(seed);
+  Begun all;
+  for (int i = 0; i < property_count(kCount); ++i) {
+    const SavedIfFailing text(drawn(dice, i), i, seed);
+    INFO("scenario " << i << " of seed " << seed << ", saved as " << text.file());
+    Json json = Json::parse(text.json());
+    for (const char* key : {"forward_prefetch", "backward_prefetch"})
+      json["fully_shard"].erase(key);
+    const VerifiedPlan without = plan_of(json);
+    const RunResult expected = LocalExecutor().run(without, {});
+    for (const auto& [forward, backward] : {std::pair(1, 0), std::pair(0, 1), std::pair(3, 2)}) {
+      CAPTURE(forward, backward);
+      json["fully_shard"]["forward_prefetch"] = forward;
+      json["fully_shard"]["backward_prefetch"] = backward;
+      const VerifiedPlan plan = plan_of(json);
+      const Begun begun = begun_in(*plan);
+      all.num_async += begun.num_async;
+      all.num_uneven += begun.num_uneven;
+      CHECK(gathers(*plan) == gathers(*without));
+      const RunResult run = LocalExecutor().run(plan, {});
+      REQUIRE(have_equal_losses(expected, run));
+      REQUIRE(have_equal_tensors(*without, expected, run));
+    }
+  }
+  CHECK(all.num_async > 10 * property_count(kCount));
+  CHECK(all.num_uneven > property_count(kCount));
+}
+
 /// Calls change(json) on exact scenarios until `count` of them were judged: what it returns are two
 /// scenarios that must come to the same. Those whose numbers outgrow their dtype are left out.
 void compare_exact_pairs(std::uint64_t seed, int count,

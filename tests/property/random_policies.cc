@@ -26,6 +26,7 @@ class PolicyDraw {
   void draw() {
     draw_micro_batches();
     draw_resharding();
+    draw_prefetch();
     if (dice_.one_in(4)) fully_shard()["comm_fusion"] = "none";
     draw_normalization();
     if (!base_.is_exact() && !averages_ && dice_.one_in(3)) draw_clipping();
@@ -98,6 +99,16 @@ class PolicyDraw {
         is_part ? divisors[static_cast<std::size_t>(
                       1 + dice_.below(static_cast<std::int64_t>(divisors.size()) - 2))]
                 : any_of(divisors);
+  }
+
+  void draw_prefetch() {
+    if (!dice_.one_in(3)) return;
+    for (const char* key : {"forward_prefetch", "backward_prefetch"}) {
+      if (!dice_.one_in(3)) fully_shard()[key] = dice_.pick<std::int64_t>({1, 1, 2, 3, 9});
+    }
+    // The root unit stays whole.
+    if (!fully_shard().contains("reshard_after_forward") && dice_.one_in(3))
+      fully_shard()["reshard_after_forward"] = nullptr;
   }
 
   /// Exact weights that are averaged have to move far, by a sum.

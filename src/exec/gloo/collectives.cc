@@ -104,18 +104,35 @@ std::byte* GlooCollectives::scratch(std::int64_t size_bytes) {
   return scratch_;
 }
 
-bool GlooCollectives::run(const CollectiveCall& call, const std::vector<Rank>& members,
-                          std::uint64_t tag) {
+GlooCollectives::Group GlooCollectives::group_of(const CollectiveCall& call,
+                                                 const std::vector<Rank>& members) const {
   const auto found = std::find(members.begin(), members.end(), rank_);
   HPSIM_CHECK(found != members.end() && members.size() > 1, "rank {} is not in a group of {}",
               rank_.value, members.size());
   HPSIM_CHECK(!call.counts_in.empty() || (call.elems_in > 0 && call.elems_out > 0),
               "a collective of {} to {} elements", call.elems_in, call.elems_out);
-  const Group group{members, found - members.begin()};
+  return {members, found - members.begin()};
+}
+
+std::unique_ptr<Exchange> GlooCollectives::begin(const CollectiveCall& call,
+                                                 const std::vector<Rank>& members,
+                                                 std::uint64_t tag) {
+  HPSIM_CHECK(call.op == CollectiveOp::AllGather, "no {} is only begun", name_of(call.op));
+  return begin_all_gather(call, group_of(call, members), tag);
+}
+
+void GlooCollectives::complete(Exchange& begun) {
+  begun.finish_receives();
+  begun.finish_sends();
+}
+
+bool GlooCollectives::run(const CollectiveCall& call, const std::vector<Rank>& members,
+                          std::uint64_t tag) {
+  const Group group = group_of(call, members);
   sum_rounded_ = false;
   takes_max_ = call.takes_max;
   if (call.op == CollectiveOp::AllGather) {
-    all_gather(call, group, tag);
+    complete(*begin_all_gather(call, group, tag));
   } else if (call.op == CollectiveOp::AllToAll) {
     all_to_all(call, group, tag);
   } else if (call.dtype == DType::Float32) {
@@ -157,19 +174,18 @@ void GlooCollectives::sum_in_order(const std::vector<const T*>& sources, T* outp
   sum_rounded_ = sum_rounded_ || watch.was_inexact();
 }
 
-void GlooCollectives::all_gather(const CollectiveCall& call, const Group& group,
-                                 std::uint64_t tag) {
-  Exchange exchange(*context_, waiting_for_, tag, kOnePiece);
+std::unique_ptr<Exchange> GlooCollectives::begin_all_gather(const CollectiveCall& call,
+                                                            const Group& group, std::uint64_t tag) {
+  auto exchange = std::make_unique<Exchange>(*context_, waiting_for_, tag, kOnePiece);
   const std::int64_t size = call.elems_in * size_bytes(call.dtype);
   auto* const output = static_cast<std::byte*>(call.output);
   group.for_each_peer(
-      [&](std::int64_t peer) { exchange.receive(group.rank(peer), output + peer * size, size); });
+      [&](std::int64_t peer) { exchange->receive(group.rank(peer), output + peer * size, size); });
   group.for_each_peer(
-      [&](std::int64_t peer) { exchange.send(group.rank(peer), call.input, size); });
+      [&](std::int64_t peer) { exchange->send(group.rank(peer), call.input, size); });
   std::byte* const own = output + group.me * size;
   if (own != call.input) std::memcpy(own, call.input, static_cast<std::size_t>(size));
-  exchange.finish_receives();
-  exchange.finish_sends();
+  return exchange;
 }
 
 void GlooCollectives::all_to_all(const CollectiveCall& call, const Group& group,

@@ -10,6 +10,7 @@
 
 #include "base/ids.h"
 #include "engine/rank_engine.h"
+#include "exec/gloo/exchange.h"
 
 namespace hpsim {
 
@@ -52,10 +53,22 @@ class GlooCollectives {
   [[nodiscard]] bool run(const CollectiveCall& call, const std::vector<Rank>& members,
                          std::uint64_t tag);
 
+  /// Begins an all_gather and returns at once; Gloo's own thread goes on with it. Others, and those
+  /// that `run` carries out, may run at the same time. What is sent must not change, nor what
+  /// arrives be looked at, before `complete`. \pre as run; call.op is AllGather
+  /// \throws gloo::IoException if a member is lost already
+  [[nodiscard]] std::unique_ptr<Exchange> begin(const CollectiveCall& call,
+                                                const std::vector<Rank>& members,
+                                                std::uint64_t tag);
+  /// Waits until it is done: all buffers of its call may be used again. \throws as run
+  static void complete(Exchange& begun);
+
  private:
   struct Group;
 
-  void all_gather(const CollectiveCall& call, const Group& group, std::uint64_t tag);
+  [[nodiscard]] Group group_of(const CollectiveCall& call, const std::vector<Rank>& members) const;
+  [[nodiscard]] std::unique_ptr<Exchange> begin_all_gather(const CollectiveCall& call,
+                                                           const Group& group, std::uint64_t tag);
   void all_to_all(const CollectiveCall& call, const Group& group, std::uint64_t tag);
   template <class T>
   void reduce(const CollectiveCall& call, const Group& group, std::uint64_t tag);

@@ -12,9 +12,6 @@ namespace hpsim {
 
 namespace {
 
-static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
-static_assert(sizeof(RankStatus) % sizeof(std::uint64_t) == 0);
-
 constexpr std::int64_t kLine = 64;  // bytes; keeps what different processes write apart
 
 constexpr std::int64_t round_up(std::int64_t size) {
@@ -32,28 +29,17 @@ std::int64_t counts_bytes(std::int64_t num_ranks) {
 
 }  // namespace
 
-void RankSlot::write(const RankStatus& status) {
-  std::array<std::uint64_t, kWords> words;
-  std::memcpy(words.data(), &status, sizeof(status));
-  const std::uint64_t version = version_.load(std::memory_order_relaxed);
-  version_.store(version + 1, std::memory_order_seq_cst);
-  for (std::size_t i = 0; i < kWords; ++i)
-    words_[i].store(words[i], std::memory_order_seq_cst);
-  version_.store(version + 2, std::memory_order_seq_cst);
+void RankSlot::remember(const EnteredCollective& entered) {
+  entered_[num_entered_++ % kRemembered].write(entered);
 }
 
-RankStatus RankSlot::read() const {
-  constexpr int kTries = 1000;
-  std::array<std::uint64_t, kWords> words;
-  for (int i = 0; i < kTries; ++i) {
-    const std::uint64_t before = version_.load(std::memory_order_seq_cst);
-    for (std::size_t k = 0; k < kWords; ++k)
-      words[k] = words_[k].load(std::memory_order_seq_cst);
-    if (before % 2 == 0 && before == version_.load(std::memory_order_seq_cst)) break;
+std::vector<EnteredCollective> RankSlot::entered() const {
+  std::vector<EnteredCollective> all;
+  for (const SharedValue<EnteredCollective>& each : entered_) {
+    const std::optional<EnteredCollective> entered = each.read();
+    if (entered && entered->sequence >= 0) all.push_back(*entered);
   }
-  RankStatus status;
-  std::memcpy(static_cast<void*>(&status), words.data(), sizeof(status));
-  return status;
+  return all;
 }
 
 void RankSlot::write_text(std::string_view text) {

@@ -8,8 +8,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/ids.h"
+#include "exec/gloo/shared_value.h"
 
 namespace hpsim {
 
@@ -43,13 +45,30 @@ struct RankStatus {
   std::int64_t since_ns = 0;                  ///< when it entered this state
 };
 
+/// A collective that a rank has entered, or only begun.
+struct EnteredCollective {
+  std::uint64_t group = 0;
+  std::int64_t group_size = 0;
+  std::int64_t sequence = -1;  ///< within the group; -1: none
+  std::uint64_t tag = 0;
+  std::int64_t plan_step = -1;
+  std::int64_t elems_in = 0;
+  std::int64_t elems_out = 0;
+};
+
 /// One rank's words to its parent: one process writes, others read, nobody waits, and a writer
 /// killed half-way harms no reader.
 class RankSlot {
  public:
-  void write(const RankStatus& status);
+  void write(const RankStatus& status) { status_.write(status); }
   /// The last status written in full; the last words heard of a writer that died while writing.
-  [[nodiscard]] RankStatus read() const;
+  [[nodiscard]] RankStatus read() const { return status_.last_words(); }
+
+  /// Written when a collective is entered. A rank may be in several: it begins one, and enters
+  /// others before it waits for that.
+  void remember(const EnteredCollective& entered);
+  /// The last ones, up to kRemembered, in no order.
+  [[nodiscard]] std::vector<EnteredCollective> entered() const;
 
   /// Text of the failure; written before the status that says Failed.
   void write_text(std::string_view text);
@@ -61,9 +80,10 @@ class RankSlot {
   std::atomic<std::int64_t> steps_end_ns{0};
 
  private:
-  static constexpr std::size_t kWords = sizeof(RankStatus) / sizeof(std::uint64_t);
-  std::atomic<std::uint64_t> version_{0};  ///< odd while the words change
-  std::array<std::atomic<std::uint64_t>, kWords> words_{};
+  static constexpr std::size_t kRemembered = 16;
+  SharedValue<RankStatus> status_;
+  std::array<SharedValue<EnteredCollective>, kRemembered> entered_;
+  std::size_t num_entered_ = 0;  ///< the writer's own
   std::array<char, 1024> text_{};
 };
 

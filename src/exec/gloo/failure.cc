@@ -48,7 +48,10 @@ class Judge {
   }
   [[nodiscard]] std::string doing(const RankView& rank) const;
   [[nodiscard]] static std::string fate(const RankView& rank);
-  [[nodiscard]] std::string entered(Rank rank) const;
+  /// A collective of a group: its group, and its number within that.
+  using Place = std::pair<std::uint64_t, std::int64_t>;
+  [[nodiscard]] std::map<Place, EnteredCollective> all_entered(Rank rank) const;
+  [[nodiscard]] std::string entered(Rank rank, const EnteredCollective& what) const;
   [[nodiscard]] std::optional<Rank> awaited_by(Rank rank) const;
   [[nodiscard]] Rank end_of_chain(Rank rank) const;
   [[nodiscard]] Rank most_awaited(const std::vector<Rank>& circle) const;
@@ -101,10 +104,22 @@ std::string Judge::fate(const RankView& rank) {
   return {};
 }
 
-std::string Judge::entered(Rank rank) const {
-  const RankStatus& status = view(rank).status;
+std::string Judge::entered(Rank rank, const EnteredCollective& what) const {
   return fmt::format("rank {} entered {} with {} -> {} elements", rank.value,
-                     describe_(status.plan_step), status.elems_in, status.elems_out);
+                     describe_(what.plan_step), what.elems_in, what.elems_out);
+}
+
+std::map<Judge::Place, EnteredCollective> Judge::all_entered(Rank rank) const {
+  std::map<Place, EnteredCollective> all;
+  for (const EnteredCollective& each : view(rank).entered)
+    all.emplace(Place{each.group, each.sequence}, each);
+  const RankStatus& status = view(rank).status;
+  if (status.sequence >= 0) {
+    all.emplace(Place{status.group, status.sequence},
+                EnteredCollective{status.group, status.group_size, status.sequence, status.tag,
+                                  status.plan_step, status.elems_in, status.elems_out});
+  }
+  return all;
 }
 
 std::optional<Rank> Judge::awaited_by(Rank rank) const {
@@ -178,22 +193,20 @@ Failure Judge::make_failure(Rank root, std::string message) const {
 }
 
 Judgement Judge::different_tags(bool patience_over) const {
-  std::map<std::pair<std::uint64_t, std::int64_t>, std::vector<Rank>> entered_together;
+  std::map<Place, std::map<Rank, EnteredCollective>> entered_together;
   for (std::int64_t i = 0; i < static_cast<std::int64_t>(ranks_.size()); ++i) {
-    const RankStatus& status = view(Rank{i}).status;
-    if (status.sequence >= 0) {
-      entered_together[{status.group, status.sequence}].push_back(Rank{i});
-    }
+    for (const auto& [place, what] : all_entered(Rank{i}))
+      entered_together[place].emplace(Rank{i}, what);
   }
   Judgement judgement;
-  for (const auto& [collective, members] : entered_together) {
+  for (const auto& [place, members] : entered_together) {
     std::map<std::uint64_t, std::vector<Rank>> by_tag;
-    for (const Rank rank : members)
-      by_tag[view(rank).status.tag].push_back(rank);
+    for (const auto& [rank, what] : members)
+      by_tag[what.tag].push_back(rank);
     if (by_tag.size() < 2) continue;
     judgement.is_suspicious = true;
     const auto num_members = static_cast<std::int64_t>(members.size());
-    if (num_members < view(members.front()).status.group_size && !patience_over) continue;
+    if (num_members < members.begin()->second.group_size && !patience_over) continue;
     // The fewest are taken for wrong; of equals, the later ones.
     std::vector<std::vector<Rank>> camps;
     for (const auto& [tag, camp] : by_tag)
@@ -202,9 +215,11 @@ Judgement Judge::different_tags(bool patience_over) const {
       return a.size() != b.size() ? a.size() > b.size() : a.front() < b.front();
     });
     const Rank root = camps.back().front();
-    judgement.failure = make_failure(
-        root, fmt::format("{}, but {} as collective {} of the same group", entered(root),
-                          entered(camps.front().front()), collective.second));
+    const Rank other = camps.front().front();
+    judgement.failure =
+        make_failure(root, fmt::format("{}, but {} as collective {} of the same group",
+                                       entered(root, members.at(root)),
+                                       entered(other, members.at(other)), place.second));
     break;
   }
   return judgement;

@@ -15,8 +15,9 @@ namespace hpsim {
 /// All that is known of one rank at one moment.
 struct RankView {
   RankStatus status;
-  std::int64_t waiting_for = -1;  ///< rank whose data it waits for; -1 if none
-  std::string text;               ///< of its failure, if it failed
+  std::vector<EnteredCollective> entered;  ///< the last ones, besides that of its status
+  std::int64_t waiting_for = -1;           ///< rank whose data it waits for; -1 if none
+  std::string text;                        ///< of its failure, if it failed
   ProcessState process;
 };
 
@@ -42,7 +43,9 @@ struct Judgement {
 /// Judges ranks that share a run. The cause is sought in this order, so that what follows from it
 /// is not taken for it:
 ///
-///   ranks of one group, same sequence number, different tags  -> the one that differs from most
+///   ranks of one group, same sequence number, different tags  -> the one that differs from most;
+///                                                                also of collectives that they
+///                                                                began and went on from
 ///   a rank failed through its own fault                       -> the first of them
 ///   a process ended though not all ranks had met              -> that rank
 ///   a rank waits longer than the timeout                      -> whom the chain of waiting ends at

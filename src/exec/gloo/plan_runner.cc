@@ -85,23 +85,47 @@ void PlanRunner::run_step(std::int64_t plan_step) {
   if (const std::optional<CollectiveCall> call = engine_.begin(plan_step)) {
     HPSIM_CHECK(step.collective.has_value() && call->plan_step == plan_step,
                 "step {} asks for a collective of step {}", plan_step, call->plan_step);
-    Member& member = member_of(*step.collective);
-    const std::uint64_t tag =
-        collective_tag(plan_, plan_step, member.group_index, call->elems_in, call->elems_out);
-    // What TP leaves of a bucket may be nothing, on all members: then there is nothing to send. Of
-    // what is routed, others may have something, and the group counts this collective.
-    const bool is_entered = step.collective->is_routed || call->elems_in > 0;
-    const bool rounded = is_entered && session_.communicate(*call, member.group, tag);
-    if (rounded && plan_.scenario.is_exact()) {
-      result_.step_record(session_.rank(), step.step).inexact = 1;
-    }
-    RankRecord& record = result_.rank_record(session_.rank());
-    HPSIM_CHECK(record.num_collectives < result_.layout().max_collectives(),
-                "more collectives than the plan has: {}", record.num_collectives + 1);
-    result_.executed(session_.rank())[record.num_collectives++] = {plan_step, call->elems_in,
-                                                                   call->elems_out, tag};
+    carry_out(step, *call);
   }
+  if (step.kind == StepKind::WaitUnshard) complete(step.bucket, plan_step);
   engine_.finish(plan_step);
+}
+
+/// Of a step that is_async, only begins it.
+void PlanRunner::carry_out(const Step& step, const CollectiveCall& call) {
+  Member& member = member_of(*step.collective);
+  const std::uint64_t tag =
+      collective_tag(plan_, call.plan_step, member.group_index, call.elems_in, call.elems_out);
+  // What TP leaves of a bucket may be nothing, on all members: then there is nothing to send. Of
+  // what is routed, others may have something, and the group counts this collective.
+  const bool is_entered = step.collective->is_routed || call.elems_in > 0;
+  RankRecord& record = result_.rank_record(session_.rank());
+  HPSIM_CHECK(record.num_collectives < result_.layout().max_collectives(),
+              "more collectives than the plan has: {}", record.num_collectives + 1);
+  const std::int64_t number = record.num_collectives;
+  std::int64_t completed_in = -1;
+  if (step.is_async) {
+    Begun begun{.number = number};
+    if (is_entered) begun.collective = session_.begin(call, member.group, tag);
+    const bool is_new = begun_.emplace(step.bucket, std::move(begun)).second;
+    HPSIM_CHECK(is_new, "bucket {} is unsharded twice", step.bucket);
+  } else {
+    const bool rounded = is_entered && session_.communicate(call, member.group, tag);
+    if (rounded && plan_.scenario.is_exact())
+      result_.step_record(session_.rank(), step.step).inexact = 1;
+    completed_in = call.plan_step;
+  }
+  result_.executed(session_.rank())[number] = {call.plan_step, call.elems_in, call.elems_out, tag,
+                                               completed_in};
+  ++record.num_collectives;
+}
+
+void PlanRunner::complete(int bucket, std::int64_t plan_step) {
+  const auto begun = begun_.find(bucket);
+  HPSIM_CHECK(begun != begun_.end(), "no unshard of bucket {} is begun", bucket);
+  if (begun->second.collective) session_.complete(*begun->second.collective);
+  result_.executed(session_.rank())[begun->second.number].completed_in = plan_step;
+  begun_.erase(begun);
 }
 
 void PlanRunner::run_all() {

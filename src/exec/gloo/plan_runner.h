@@ -2,7 +2,9 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "engine/rank_engine.h"
 #include "exec/gloo/planted_faults.h"
@@ -35,7 +37,14 @@ class PlanRunner {
     RankGroup group;
     std::int64_t group_index = 0;  ///< of this rank's group among those along the same dims
   };
+  /// What an Unshard that is_async has begun.
+  struct Begun {
+    std::optional<BegunCollective> collective;  ///< none: there is nothing to send
+    std::int64_t number = 0;                    ///< among the rank's collectives
+  };
   [[nodiscard]] Member& member_of(const CollectiveSpec& spec);
+  void carry_out(const Step& step, const CollectiveCall& call);
+  void complete(int bucket, std::int64_t plan_step);
 
   const Plan& plan_;
   RankEngine& engine_;
@@ -43,6 +52,7 @@ class PlanRunner {
   RunResult& result_;
   PlantedFaults faults_;
   std::map<std::pair<MeshDims, std::int64_t>, Member> members_;  ///< by dims and consecutive
+  std::map<int, Begun> begun_;                                   ///< by bucket
 };
 
 }  // namespace hpsim

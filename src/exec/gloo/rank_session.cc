@@ -9,6 +9,16 @@
 
 namespace hpsim {
 
+namespace {
+
+/// Ranks that enter the same collectives in another order exchange nothing, as those that enter
+/// other ones: by tag alone, two that were begun would meet.
+std::uint64_t tag_in_order(const EnteredCollective& entered) {
+  return entered.tag + static_cast<std::uint64_t>(entered.sequence) * 0xD6E8FEB86659FD93;
+}
+
+}  // namespace
+
 RankSession::RankSession(const ControlBlock& control, Rank rank, double timeout_s)
     : control_(control), rank_(rank), timeout_s_(timeout_s), slot_(control.slot(rank)) {
   enter(RankState::Starting);
@@ -37,19 +47,52 @@ void RankSession::prepare_collective(std::int64_t plan_step) {
   enter(RankState::Preparing);
 }
 
-bool RankSession::communicate(const CollectiveCall& call, RankGroup& group, std::uint64_t tag) {
+EnteredCollective RankSession::announce(const CollectiveCall& call, RankGroup& group,
+                                        std::uint64_t tag) {
   HPSIM_CHECK(collectives_.has_value(), "rank {} is not connected", rank_.value);
-  status_.group = group.id;
-  status_.group_size = static_cast<std::int64_t>(group.members.size());
-  status_.sequence = group.sequence++;
-  status_.tag = tag;
-  status_.elems_in = call.elems_in;
-  status_.elems_out = call.elems_out;
+  const EnteredCollective entered{.group = group.id,
+                                  .group_size = static_cast<std::int64_t>(group.members.size()),
+                                  .sequence = group.sequence++,
+                                  .tag = tag,
+                                  .plan_step = status_.plan_step,
+                                  .elems_in = call.elems_in,
+                                  .elems_out = call.elems_out};
+  slot_.remember(entered);
+  enter_collective(entered);
+  return entered;
+}
+
+void RankSession::enter_collective(const EnteredCollective& entered) {
+  status_.plan_step = entered.plan_step;
+  status_.group = entered.group;
+  status_.group_size = entered.group_size;
+  status_.sequence = entered.sequence;
+  status_.tag = entered.tag;
+  status_.elems_in = entered.elems_in;
+  status_.elems_out = entered.elems_out;
   enter(RankState::Communicating);
+}
+
+bool RankSession::communicate(const CollectiveCall& call, RankGroup& group, std::uint64_t tag) {
+  const EnteredCollective entered = announce(call, group, tag);
   if (!call.counts_in.empty()) announce_counts(control_, call, group.members, rank_, tag);
-  const bool rounded = collectives_->run(call, group.members, tag);
+  const bool rounded = collectives_->run(call, group.members, tag_in_order(entered));
   enter(RankState::Computing);
   return rounded;
+}
+
+BegunCollective RankSession::begin(const CollectiveCall& call, RankGroup& group,
+                                   std::uint64_t tag) {
+  const EnteredCollective entered = announce(call, group, tag);
+  BegunCollective begun{entered, collectives_->begin(call, group.members, tag_in_order(entered))};
+  enter(RankState::Computing);
+  return begun;
+}
+
+void RankSession::complete(BegunCollective& begun) {
+  enter_collective(begun.what);
+  GlooCollectives::complete(*begun.exchange);
+  enter(RankState::Computing);
 }
 
 void RankSession::meet() {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -17,6 +18,12 @@ struct RankGroup {
   std::vector<Rank> members;  ///< in group order
   std::uint64_t id = 0;       ///< the same on all members, another for every other set of members
   std::int64_t sequence = 0;  ///< collectives that the group has begun
+};
+
+/// A collective that was begun, and not awaited yet.
+struct BegunCollective {
+  EnteredCollective what;
+  std::unique_ptr<Exchange> exchange;
 };
 
 /// A rank at work in its own process: connected to all others, telling its parent what it does.
@@ -37,6 +44,12 @@ class RankSession {
   /// every member tells, even one that sends and gets nothing: the group counts its collectives.
   /// \throws as GlooCollectives::run, announce_counts
   [[nodiscard]] bool communicate(const CollectiveCall& call, RankGroup& group, std::uint64_t tag);
+  /// Begins an all_gather and returns at once, see GlooCollectives::begin: for whoever watches, the
+  /// rank has entered it, and computes. \throws as GlooCollectives::begin
+  [[nodiscard]] BegunCollective begin(const CollectiveCall& call, RankGroup& group,
+                                      std::uint64_t tag);
+  /// Waits for it: the rank is in that very collective again. \throws as GlooCollectives::run
+  void complete(BegunCollective& begun);
   /// Waits until all ranks have come here. \throws gloo::IoException after the timeout
   void meet();
   /// Tells why this rank is about to end.
@@ -44,6 +57,8 @@ class RankSession {
 
  private:
   void enter(RankState state);
+  EnteredCollective announce(const CollectiveCall& call, RankGroup& group, std::uint64_t tag);
+  void enter_collective(const EnteredCollective& entered);
 
   const ControlBlock& control_;
   Rank rank_;

@@ -98,6 +98,7 @@ std::vector<RankView> look_at(const RankProcesses& processes, const ControlBlock
     const RankSlot& slot = control.slot(Rank{i});
     RankView view;
     view.status = slot.read();
+    view.entered = slot.entered();
     view.waiting_for = slot.waiting_for.load(std::memory_order_relaxed);
     if (view.status.state == RankState::Failed) view.text = slot.text();
     view.process = processes.states()[static_cast<std::size_t>(i)];

@@ -73,6 +73,16 @@ namespace hpsim {
 ///                    false   true        M
 ///                    true    false       M + 1
 ///                    false   false       1
+///
+/// reshard_after_forward null: true, but the root unit stays whole. With forward_prefetch or
+/// backward_prefetch n, right after a unit's own unshard those of the next n units of the pass are
+/// begun (UnshardOrder), as far as these are not whole or begun already: an Unshard that is_async,
+/// and, where it would be the unit's own, a WaitUnshard. Three layers and a root, n = 1:
+///
+///   forward     unshard root; begin L0; wait L0, begin L1, forward L0; wait L1, ...
+///   backward    unshard root; begin L2; wait L2, begin L1, backward L2; wait L1, ...
+///
+/// Nothing is begun in forward for backward.
 [[nodiscard]] Plan schedule_compute(Plan plan);
 [[nodiscard]] bool has_compute(const Plan& plan);
 

@@ -7,6 +7,7 @@
 #include "plan/activation_part.h"
 #include "plan/loss_collective.h"
 #include "plan/passes/passes.h"
+#include "plan/passes/unshard_order.h"
 #include "plan/token_exchange.h"
 
 namespace hpsim {
@@ -22,6 +23,14 @@ constexpr std::string_view kUnshardRule =
     "compute sees whole parameters: only the fully_shard dim is gathered (multi-dim RFC 2.1.2)";
 constexpr std::string_view kCastRule =
     "compute sees a copy in param_dtype (torch/distributed/fsdp/_fully_shard/_fsdp_param.py)";
+constexpr std::string_view kForwardPrefetchRule =
+    "forward_prefetch: right after a unit's own unshard those of the next units are begun "
+    "(torch/distributed/fsdp/_fully_shard/_fsdp_state.py)";
+constexpr std::string_view kBackwardPrefetchRule =
+    "backward_prefetch: right after a unit's own unshard those of the next units are begun "
+    "(torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py)";
+constexpr std::string_view kWaitRule =
+    "compute waits until what was begun for it is done; until then the parameters are sharded";
 constexpr std::string_view kReshardRule =
     "outside compute parameters are sharded (multi-dim RFC 2.1.2)";
 constexpr std::string_view kPostForwardRule =
@@ -141,6 +150,7 @@ class Scheduler {
         scenario_(plan.scenario),
         buckets_of_unit_(buckets_by_unit(plan)),
         is_whole_(plan.buckets.size(), 0),
+        is_pending_(plan.buckets.size(), 0),
         is_post_forward_(plan.buckets.size(), 0),
         texts_(plan.buckets.size()),
         begins_(static_cast<std::size_t>(num_modules())),
@@ -153,6 +163,7 @@ class Scheduler {
         if (spec.end == static_cast<int>(module) + 1) ends_[module].push_back(unit);
       }
     }
+    list_units();
     make_changes();
     if (!scenario_.model.is_elementwise()) loss_collective_ = loss_collective(plan);
   }
@@ -173,7 +184,9 @@ class Scheduler {
   void schedule_pass(bool is_last) {
     phase_ = Phase::Forward;
     const bool reshards = scenario_.fully_shard.reshard_after_forward;
+    const bool reshards_root = reshards && !scenario_.fully_shard.keeps_root_after_forward;
     const bool reshards_backward = scenario_.fully_shard.reshard_after_backward || is_last;
+    order_ = UnshardOrder(forward_units_, scenario_.fully_shard.forward_prefetch);
     unshard_root();
     for (int module = 0; module < num_modules(); ++module) {
       each_unit(begins_, module, StepKind::Unshard);
@@ -182,13 +195,14 @@ class Scheduler {
       redistribute(module, &ModulePlan::after);
       if (reshards) each_unit(ends_, module, StepKind::Reshard);
     }
-    if (reshards) reshard_root();
+    if (reshards_root) reshard_root();
     redistribute(plan_.loss.before);
     Step& loss = emit(StepKind::Loss, -1, -1, kLossRule);
     loss.collective = loss_collective_;
     if (loss_collective_) loss.why.rule = kClassesRule;
 
     phase_ = Phase::Backward;
+    order_ = UnshardOrder(backward_units_, scenario_.fully_shard.backward_prefetch);
     unshard_root();
     redistribute(plan_.loss.after);
     for (int module = num_modules(); module-- > 0;) {
@@ -230,6 +244,18 @@ class Scheduler {
     return scenario_.units[static_cast<std::size_t>(unit)].is_root;
   }
 
+  /// Into Scenario::units, in the order in which a pass asks for them: outer before inner.
+  void list_units() {
+    for (int unit = 0; unit < num_units(); ++unit) {
+      if (is_root(unit)) forward_units_.push_back(unit);
+    }
+    backward_units_ = forward_units_;
+    for (const std::vector<int>& units : begins_)
+      forward_units_.insert(forward_units_.end(), units.begin(), units.end());
+    for (auto units = ends_.rbegin(); units != ends_.rend(); ++units)
+      backward_units_.insert(backward_units_.end(), units->begin(), units->end());
+  }
+
   /// Unshards outer units first, reshards inner ones first.
   void each_unit(const std::vector<std::vector<int>>& units_at, int module, StepKind kind) {
     std::vector<int> units = units_at[static_cast<std::size_t>(module)];
@@ -261,23 +287,53 @@ class Scheduler {
     return texts;
   }
 
-  /// Unshards or reshards the buckets of a unit that are not what compute needs already.
+  /// Unshards or reshards the buckets of a unit that are not what compute needs already. After its
+  /// unshard those of the next units are begun.
   void each_cut_bucket(int unit, StepKind kind) {
+    const bool is_unshard = kind == StepKind::Unshard;
     for (const int b : buckets_of_unit_[static_cast<std::size_t>(unit)]) {
       const auto at = static_cast<std::size_t>(b);
       const Bucket& bucket = plan_.buckets[at];
-      const bool is_unshard = kind == StepKind::Unshard;
       if (!bucket.is_unsharded() || (is_whole_[at] != 0) == is_unshard) continue;
       is_whole_[at] = is_unshard ? 1 : 0;
-      if (is_unshard) {
-        unshard(b, bucket);
-      } else {
+      if (!is_unshard) {
         reshard(b, bucket);
+      } else if (is_pending_[at] != 0) {
+        wait(b);
+      } else {
+        unshard(b, bucket);
       }
+    }
+    if (!is_unshard) return;
+    for (const int next : order_.ask_for(unit))
+      prefetch(next);
+  }
+
+  /// Where nothing has to be sent, what is only cast is so at once.
+  void prefetch(int unit) {
+    for (const int b : buckets_of_unit_[static_cast<std::size_t>(unit)]) {
+      const auto at = static_cast<std::size_t>(b);
+      const Bucket& bucket = plan_.buckets[at];
+      if (!bucket.is_unsharded() || is_whole_[at] != 0) continue;
+      Step& step = unshard(b, bucket);
+      if (!step.collective) {
+        is_whole_[at] = 1;
+        continue;
+      }
+      is_pending_[at] = 1;
+      step.is_async = true;
+      step.why = {"", "", phase_ == Phase::Forward ? kForwardPrefetchRule : kBackwardPrefetchRule};
     }
   }
 
-  void unshard(int b, const Bucket& bucket) {
+  void wait(int b) {
+    is_pending_[static_cast<std::size_t>(b)] = 0;
+    Step& step = emit(StepKind::WaitUnshard, b, -1, kWaitRule);
+    step.why.before = texts_of(b).sharded;
+    step.why.after = texts_of(b).unsharded;
+  }
+
+  Step& unshard(int b, const Bucket& bucket) {
     const bool is_cut = bucket.sharded_group.size > 1;
     char& is_post_forward = is_post_forward_[static_cast<std::size_t>(b)];
     Step& step = emit(StepKind::Unshard, b, -1,
@@ -286,7 +342,7 @@ class Scheduler {
                                              : kUnshardRule);
     step.why.before = texts_of(b).sharded;
     step.why.after = texts_of(b).unsharded;
-    if (!is_cut) return;
+    if (!is_cut) return step;
     step.collective = CollectiveSpec{.op = CollectiveOp::AllGather,
                                      .dims = bucket.sharded_group.dims,
                                      .group_size = bucket.sharded_group.size,
@@ -299,6 +355,7 @@ class Scheduler {
           bucket.row_elems.times(bucket.sharded_group.size / bucket.post_forward_size);
     }
     is_post_forward = 0;
+    return step;
   }
 
   void reshard(int b, const Bucket& bucket) {
@@ -390,10 +447,14 @@ class Scheduler {
   const Scenario& scenario_;
   std::vector<std::vector<int>> buckets_of_unit_;
   std::vector<char> is_whole_;            ///< per bucket: it is unsharded
+  std::vector<char> is_pending_;          ///< per bucket: its unshard is begun
   std::vector<char> is_post_forward_;     ///< per bucket: it is kept in post-forward parts
   std::vector<LayoutTexts> texts_;        ///< per bucket
   std::vector<std::vector<int>> begins_;  ///< per module: the units whose first module it is
   std::vector<std::vector<int>> ends_;    ///< and whose last one
+  std::vector<int> forward_units_;        ///< in the order in which forward asks for them
+  std::vector<int> backward_units_;
+  UnshardOrder order_;  ///< of the pass and phase at hand
   std::optional<CollectiveSpec> loss_collective_;
   std::map<std::pair<int, StepKind>, std::optional<CollectiveSpec>> tokens_;
   std::vector<Step> changes_;  ///< like Plan::redistributions

@@ -1,5 +1,6 @@
 #include "exec/gloo/failure.h"
 
+#include <algorithm>
 #include <csignal>
 #include <string>
 #include <vector>
@@ -96,6 +97,51 @@ TEST_CASE("a rank that has gone on to compute is still compared by its last tag"
   ranks[1].status.state = RankState::Computing;
   REQUIRE(judge(ranks));
   CHECK(judge(ranks)->root == Rank{1});
+}
+
+TEST_CASE("a collective that a rank began, and went on from, is still compared") {
+  // Ranks 0 and 2 wait in collective 3; rank 1 began another one there, and is two further.
+  auto ranks = in_collective(3);
+  ranks[1].status.sequence = 5;
+  ranks[1].status.tag = 90;
+  ranks[1].status.plan_step = 8;
+  const auto began = [](std::int64_t sequence, std::uint64_t tag, std::int64_t plan_step) {
+    return EnteredCollective{.group = 9,
+                             .group_size = 3,
+                             .sequence = sequence,
+                             .tag = tag,
+                             .plan_step = plan_step,
+                             .elems_in = 2,
+                             .elems_out = 6};
+  };
+  ranks[1].entered = {began(5, 90, 8), began(4, 89, 7)};
+  CHECK_FALSE(judgement_of(ranks).is_suspicious);
+  ranks[1].entered.push_back(began(3, 77, 5));
+  CHECK_FALSE(judgement_of(ranks).is_suspicious);
+  ranks[1].entered.back() = began(3, 78, 6);
+  const auto failure = judge(ranks);
+  REQUIRE(failure);
+  CHECK(failure->root == Rank{1});
+  CHECK_THAT(failure->message, Contains("rank 1 entered step 6 with 2 -> 6 elements, but rank 0 "
+                                        "entered step 5") &&
+                                   Contains("as collective 3 of the same group"));
+}
+
+TEST_CASE("a rank remembers the last collectives that it entered") {
+  const ControlBlock control(1);
+  RankSlot& slot = control.slot(Rank{0});
+  CHECK(slot.entered().empty());
+  for (std::int64_t i = 0; i < 20; ++i)
+    slot.remember({.group = 4, .group_size = 2, .sequence = i, .tag = 100 + std::uint64_t(i)});
+  std::vector<std::int64_t> sequences;
+  for (const EnteredCollective& entered : slot.entered()) {
+    CHECK(entered.tag == 100 + static_cast<std::uint64_t>(entered.sequence));
+    sequences.push_back(entered.sequence);
+  }
+  std::sort(sequences.begin(), sequences.end());
+  REQUIRE(sequences.size() == 16);
+  CHECK(sequences.front() == 4);
+  CHECK(sequences.back() == 19);
 }
 
 TEST_CASE("a fault of a rank's own comes before the connections lost because of it") {

@@ -8,6 +8,7 @@
 #include <csignal>
 #include <fstream>
 #include <functional>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -219,6 +220,104 @@ TEST_CASE("a rank that leaves out a collective is found at the timeout") {
   CHECK_THAT(outcome.message,
              Contains("rank 1") && Contains("done with all steps") && Contains("waited for it"));
   CHECK(outcome.time_s < 3);
+}
+
+/// An all-gather that is only begun; its buffers last as long as it does.
+class Begun {
+ public:
+  Begun(RankSession& session, RankGroup& group, std::int64_t plan_step, std::uint64_t tag)
+      : input_(3, 1.0F), output_(3 * group.members.size()) {
+    session.enter_step(plan_step);
+    collective_ = session.begin(
+        {plan_step, CollectiveOp::AllGather, DType::Float32, input_.data(), output_.data(), 3, 12},
+        group, tag);
+  }
+  void complete(RankSession& session) { session.complete(collective_); }
+
+ private:
+  std::vector<float> input_;
+  std::vector<float> output_;
+  BegunCollective collective_;
+};
+
+/// Step 0 is begun, `rank` does `fault` in step 1, then step 0 is completed and step 3 entered.
+Body with_fault_while_pending(std::int64_t rank, std::function<void()> fault) {
+  return [rank, fault = std::move(fault)](RankSession& session) {
+    RankGroup group = everyone(4);
+    Begun begun(session, group, 0, 100);
+    session.enter_step(1);
+    if (session.rank() == Rank{rank}) fault();
+    begun.complete(session);
+    gather(session, group, 3, 103);
+  };
+}
+
+TEST_CASE("a rank that dies between the begin and the end of a collective is named") {
+  const Outcome outcome = fail(with_fault_while_pending(2, [] { kill(getpid(), SIGKILL); }));
+  CHECK_THAT(outcome.message, Contains("rank 2 was killed by SIGKILL while at work on step 1"));
+  CHECK(outcome.time_s < 5);
+}
+
+TEST_CASE("a rank that throws while a collective is pending is named with its own words") {
+  const Outcome outcome =
+      fail(with_fault_while_pending(1, [] { throw std::runtime_error("no such shard"); }));
+  CHECK_THAT(outcome.message, Contains("rank 1 failed while at work on step 1: no such shard"));
+  CHECK(outcome.time_s < 5);
+}
+
+TEST_CASE("a rank that stalls while a collective is pending is named where others need it next") {
+  // What it had begun reaches the others: they wait for it in step 3.
+  const Outcome outcome = fail(with_fault_while_pending(0, [] { sleep(60); }), 1);
+  CHECK_THAT(outcome.message, Contains("rank 0 has been at work on step 1 for "));
+  CHECK_THAT(outcome.message, Contains("ranks 1, 2, 3 waited for it"));
+  CHECK(outcome.help == "ranks 1, 2, 3 were in step 3");
+  CHECK(outcome.time_s < 3);
+}
+
+TEST_CASE("a rank that stalls before it begins is waited for where others complete it") {
+  const Outcome outcome = fail(
+      [](RankSession& session) {
+        RankGroup group = everyone(4);
+        session.enter_step(5);
+        if (session.rank() == Rank{3}) sleep(60);
+        Begun begun(session, group, 0, 100);
+        session.enter_step(1);
+        begun.complete(session);
+      },
+      1);
+  CHECK_THAT(outcome.message, Contains("rank 3 has been at work on step 5 for "));
+  CHECK_THAT(outcome.message, Contains("ranks 0, 1, 2 waited for it"));
+  // Not in step 1, which they compute, but in the collective that they complete.
+  CHECK(outcome.help == "ranks 0, 1, 2 were in step 0");
+  CHECK(outcome.time_s < 3);
+}
+
+TEST_CASE("ranks that begin collectives in different order exchange nothing and are told apart") {
+  const Outcome outcome = fail([](RankSession& session) {
+    RankGroup group = everyone(4);
+    const bool swapped = session.rank() == Rank{3};
+    Begun first(session, group, swapped ? 1 : 0, swapped ? 101 : 100);
+    Begun second(session, group, swapped ? 0 : 1, swapped ? 100 : 101);
+    // By tag alone the two would meet: all ranks complete the same one.
+    (swapped ? second : first).complete(session);
+    (swapped ? first : second).complete(session);
+  });
+  CHECK_THAT(outcome.message, Contains("rank 3 entered step 1") &&
+                                  Contains("rank 0 entered step 0") &&
+                                  Contains("as collective 0 of the same group"));
+  CHECK(outcome.time_s < 5);
+}
+
+TEST_CASE("a rank that begins one more than the others is found where they enter the next") {
+  const Outcome outcome = fail([](RankSession& session) {
+    RankGroup group = everyone(4);
+    std::optional<Begun> extra;
+    if (session.rank() == Rank{2}) extra.emplace(session, group, 7, 107);
+    gather(session, group, 1, 101);
+  });
+  CHECK_THAT(outcome.message,
+             Contains("rank 2 entered step 7") && Contains("rank 0 entered step 1"));
+  CHECK(outcome.time_s < 5);
 }
 
 TEST_CASE("SIGINT and SIGTERM end a run and leave nothing") {

@@ -135,6 +135,27 @@ TEST_CASE("a planted fault names its rank, the collective before it, and who wai
   }
 }
 
+TEST_CASE("a fault before a gather that is only begun strikes there; others wait where it ends") {
+  Scenario scenario = test::fsdp_scenario(
+      test::modules_model({test::linear("l0", 4, 6), test::linear("l1", 6, 6)}), 4);
+  scenario.fully_shard.forward_prefetch = 1;
+  FaultSpec spec;
+  spec.ranks = {Rank{2}};
+  spec.seq = 1;  // l0 is gathered at once, l1 is begun before l0 computes
+  spec.pointer = "/faults/0";
+  scenario.faults = {spec};
+  const std::string place = "all_gather of unit l1 (forward, step 0)";
+  const Outcome killed = fail(verify_plan(build_plan(scenario)), 60);
+  CHECK_THAT(killed.message,
+             Catch::StartsWith("rank 2 was killed by SIGKILL while about to enter " + place));
+  CHECK_THAT(killed.help, Contains("the scenario plants \"kill\" of rank 2 before " + place));
+  scenario.faults[0].kind = Kind::Stall;
+  const Outcome stalled = fail(verify_plan(build_plan(scenario)), 1);
+  CHECK_THAT(stalled.message, Catch::StartsWith("rank 2 has been about to enter " + place));
+  CHECK_THAT(stalled.message, Contains("ranks 0, 1, 3 waited for it"));
+  CHECK_THAT(stalled.help, Contains("ranks 0, 1, 3 were in " + place));
+}
+
 TEST_CASE("of several ranks with a fault one is named, and the others are told of") {
   const std::vector<Rank> ranks = {Rank{1}, Rank{2}};
   const std::string place = std::string("about to enter ") + kCollectives[1];

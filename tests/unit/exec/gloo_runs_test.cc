@@ -157,5 +157,59 @@ TEST_CASE("policies, partial gradients and clipping: gloo records what local rec
   }
 }
 
+/// Uneven rows, casts, parts between passes, micro-batches, copies of what are no rows, and units
+/// of which TP leaves a rank nothing.
+std::vector<Scenario> scenarios_to_prefetch() {
+  const ModelSpec model =
+      modules_model({linear("l0", 6, 10), linear("l1", 10, 7), linear("l2", 7, 3)});
+  std::vector<Scenario> scenarios(5, fsdp_scenario(model, 4));
+  scenarios[1] = hsdp_scenario(model, 2, 2);
+  scenarios[1].training.micro_batches = 2;
+  scenarios[1].training.global_batch = 2 * scenarios[1].num_data_ranks();
+  scenarios[1].fully_shard.reshard_after_backward = false;
+  scenarios[1].fully_shard.fuses_collectives = false;
+  scenarios[2].fully_shard.post_forward_size = 2;
+  scenarios[2].fully_shard.mp_policy = {.param_dtype = DType::BFloat16};
+  scenarios[3].fully_shard.replicate_params = {2, 5};
+  scenarios[3].fully_shard.mp_policy = {.param_dtype = DType::Float64};
+  scenarios[4] = fsdp_scenario(elementwise_model({{"a", {9, 5}}, {"b", {3}}, {"c", {8, 6}}}), 4);
+  scenarios[4].units = assign_units(scenarios[4].model, scenarios[4].parameters, {"a", "b"}, true);
+  scenarios[4].fully_shard.shard_placements = {{}, {}, {{0, 1}, {}}};
+  scenarios[4].fully_shard.shard_placements[2].local_units = LocalUnits({1, 2, 3, 2});
+  for (Scenario& scenario : scenarios)
+    scenario.training.steps = 2;
+  return scenarios;
+}
+
+TEST_CASE("prefetch: gloo records what local records, and both compute what they do without") {
+  for (const Scenario& base : scenarios_to_prefetch()) {
+    const VerifiedPlan without = verified(base);
+    const RunResult expected = LocalExecutor().run(without, {});
+    for (const std::int64_t ahead : {1, 2}) {
+      Scenario scenario = base;
+      scenario.fully_shard.forward_prefetch = ahead;
+      scenario.fully_shard.backward_prefetch = 3 - ahead;
+      const VerifiedPlan plan = verified(scenario);
+      CHECK(std::any_of(plan->steps.begin(), plan->steps.end(),
+                        [](const Step& step) { return step.is_async; }));
+      RunResult on_local = LocalExecutor().run(plan, {});
+      RunResult on_gloo = make_gloo_executor()->run(plan, {});
+      const std::int64_t size = on_local.layout().size_bytes();
+      REQUIRE(on_gloo.layout().size_bytes() == size);
+      CHECK(std::memcmp(on_gloo.bytes(0), on_local.bytes(0), static_cast<std::size_t>(size)) == 0);
+      CHECK(same_parameters(plan, on_gloo, without, expected));
+      // Where each was completed is recorded: at once, or in the step that waits for it.
+      std::int64_t num_ended_later = 0;
+      for (std::int64_t i = 0; i < on_gloo.rank_record(Rank{0}).num_collectives; ++i) {
+        const ExecutedCollective& executed = on_gloo.executed(Rank{0})[i];
+        const Step& step = plan->steps[static_cast<std::size_t>(executed.plan_step)];
+        CHECK((executed.completed_in > executed.plan_step) == step.is_async);
+        num_ended_later += step.is_async ? 1 : 0;
+      }
+      CHECK(num_ended_later > 0);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace hpsim

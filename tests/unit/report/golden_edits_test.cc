@@ -68,7 +68,8 @@ std::vector<Json> others(const Json& value) {
 
 const std::vector<std::string> kFiles = {
     "fsdp/a2_uneven_7x8_over_4.json", "fsdp/a4_uneven_5x3_over_4.json",
-    "fsdp/ragged_cells_2x64_over_4.json", "hsdp/b3_uneven_5x3_on_2x2.json"};
+    "fsdp/ragged_cells_2x64_over_4.json", "hsdp/b3_uneven_5x3_on_2x2.json",
+    "training/prefetch_gathers_once.json"};
 
 TEST_CASE("every edit of a value is found") {
   for (const std::string& file : kFiles) {

@@ -115,6 +115,7 @@ TEST_CASE("the schema knows the policies of training, and so does the reader") {
           R"("training": {"micro_batches": 3, "clip_grad_norm": {"max_norm": 1, "norm_type": "inf"}})",
           R"("training": {"micro_batches": 2, "requires_all_reduce": [false, true], "frozen": []})",
           R"("fully_shard": {"reshard_after_forward": 2, "mp_policy": {"param_dtype": "bfloat16"}})",
+          R"("fully_shard": {"forward_prefetch": 2, "backward_prefetch": 1, "reshard_after_forward": null})",
           R"("data": {"inactive": [{"params": ["weight"]}]}, "training": {"reduce_unused": true})",
           R"("numerics": {"dtype": "float16", "parameter_dtypes": {"*": "float64"}})",
       }) {
@@ -129,7 +130,6 @@ TEST_CASE("the schema knows the whole format, also what is not supported yet") {
   for (
       const char* members : {
           R"("training": {"checkpoint": {"save_at": 1, "resume_on": {"shape": [2], "mesh_dim_names": ["fsdp"]}}})",
-          R"("fully_shard": {"forward_prefetch": 2, "backward_prefetch": 1})",
           R"("numerics": {"dtype": "float16", "mode": {"rtol": 1e-5, "atol": 0}})",
           R"("model": [{"type": "repeat", "count": 2, "module": {"type": "residual", "modules": [{"type": "mlp", "dim": 8, "hidden": 16}]}}])",
           R"("faults": [{"fault": "skip_all_reduce", "params": "**", "ranks": [3], "step": 0}])",

@@ -70,6 +70,25 @@ TEST_CASE("reshard_after_forward may be the size to which parameters are cut bet
             .starts_with("/fully_shard/shard_size: "));
 }
 
+TEST_CASE("units may be gathered ahead, and the root may stay whole as PyTorch decides") {
+  const auto spec = [](std::string_view members) {
+    return parsed(resharding("[12]", "fsdp", members)).fully_shard;
+  };
+  CHECK(spec("").forward_prefetch == 0);
+  CHECK(spec("").backward_prefetch == 0);
+  CHECK_FALSE(spec("").keeps_root_after_forward);
+  const FullyShardSpec ahead = spec(R"("forward_prefetch": 2, "backward_prefetch": 1)");
+  CHECK(ahead.forward_prefetch == 2);
+  CHECK(ahead.backward_prefetch == 1);
+  const FullyShardSpec by_torch = spec(R"("reshard_after_forward": null)");
+  CHECK(by_torch.keeps_root_after_forward);
+  CHECK(by_torch.reshard_after_forward);
+  CHECK(by_torch.post_forward_size == 0);
+  CHECK_FALSE(spec(R"("reshard_after_forward": true)").keeps_root_after_forward);
+  CHECK(mistake(resharding("[12]", "fsdp", R"("backward_prefetch": -1)")) ==
+        "/fully_shard/backward_prefetch: expected an integer of at least 0, found -1");
+}
+
 TEST_CASE("parameters may stay whole after backward, and collectives may carry one each") {
   const Scenario scenario = parsed(
       minimal_with(R"("fully_shard": {"reshard_after_backward": false, "comm_fusion": "none"})"));

@@ -162,6 +162,37 @@ TEST_CASE("int k: a part of the whole stays between forward and backward, and is
   CHECK(Bytes(units).peak(UnshardedParameters) == (16 + 32 + 16) * 4);
 }
 
+TEST_CASE("what is begun is there from then on: the whole beside the one that computes") {
+  // Two weights of 32 numbers on four ranks, shards of 8.
+  Scenario scenario =
+      fsdp_scenario(modules_model({linear("l0", 4, 8, false), linear("l1", 8, 4, false)}), 4);
+  CHECK(Bytes(scenario).peak(UnshardedParameters) == 32 * 4);
+  scenario.fully_shard.forward_prefetch = 1;
+  CHECK(Bytes(scenario).peak(UnshardedParameters) == (32 + 32) * 4);
+  CHECK(Bytes(scenario).live_after(UnshardedParameters, 0) == 0);
+  // The row that is cast for it is needed until it is all there.
+  scenario.fully_shard.mp_policy.param_dtype = DType::BFloat16;
+  CHECK(Bytes(scenario).peak(UnshardedParameters) == (32 + 8 + 32) * 2);
+  // So is the part of it that was kept: l1 whole, then half of l0 and the whole that is gathered.
+  scenario.fully_shard = {};
+  scenario.fully_shard.post_forward_size = 2;
+  CHECK(Bytes(scenario).peak(UnshardedParameters) == (16 + 32 + 16) * 4);
+  scenario.fully_shard.backward_prefetch = 1;
+  CHECK(Bytes(scenario).peak(UnshardedParameters) == (32 + 16 + 32) * 4);
+  CHECK(Bytes(scenario).live_after(UnshardedParameters, 0) == 0);
+}
+
+TEST_CASE("the copy of what are no rows is made when it is awaited") {
+  // 16 numbers each; b is copied. Begun beside a: 16 and 16; a is freed before the copy of 16.
+  Scenario scenario = fsdp_scenario(elementwise_model({{"a", {4, 4}}, {"b", {4, 4}}}), 2);
+  scenario.units = assign_units(scenario.model, scenario.parameters, {"a", "b"}, true);
+  scenario.fully_shard.shard_placements = {{}, {{0, 1}, LocalUnits({1, 1})}};
+  scenario.fully_shard.forward_prefetch = 1;
+  const Bytes bytes(scenario);
+  CHECK(bytes.peak(UnshardedParameters) == (16 + 16) * 4);
+  CHECK(bytes.live_after(UnshardedParameters, 0) == 0);
+}
+
 TEST_CASE("frozen parameters have neither gradients nor state, unfrozen ones from their step on") {
   Scenario scenario = fsdp_scenario(elementwise_model({{"a", {4}}, {"b", {8}}}), 2);
   scenario.training.steps = 3;

@@ -117,6 +117,42 @@ TEST_CASE("a tag that a whole group shares must still be the plan's") {
   only_finding(verdict, CheckId::PlanAgreement, FindingCode::CommGroup);
 }
 
+TEST_CASE("a collective that a rank completed in another step than planned is found") {
+  // 0 all_gather, 1 forward, 2 reshard, 3 loss, 4 all_gather: each is completed at once.
+  PlantedRun planted{one_step()};
+  planted.run.executed(Rank{2})[0].completed_in = 1;
+  const Verdict verdict = planted.judge();
+  const Finding& finding = only_finding(verdict, CheckId::PlanAgreement, FindingCode::CommOrder);
+  CHECK(finding.rank == 2);
+  CHECK(finding.message ==
+        "rank 2 (fsdp=2): collective 0 (all_gather of unit \"(root)\", step 0, forward): "
+        "completed in plan step 0, unshard expected, in plan step 1, forward got");
+}
+
+TEST_CASE("what was begun, and completed too early, too late or never, is found") {
+  // 0 unshard a, 1 begin b, 2 forward a, 3 reshard a, 4 wait b, 5 forward b
+  CaseSpec spec = one_step();
+  spec.parameters = {{"a", {7, 8}}, {"b", {7, 8}}};
+  spec.units = {"a", "b"};
+  spec.forward_prefetch = 1;
+  CHECK(PlantedRun{spec}.judge().passed());
+  CHECK(check_of(PlantedRun{spec}.judge(), CheckId::PlanAgreement).compared >
+        check_of(PlantedRun{one_step()}.judge(), CheckId::PlanAgreement).compared);
+  const auto found = [&](std::int64_t completed_in) {
+    PlantedRun planted{spec};
+    CHECK(planted.run.executed(Rank{0})[1].completed_in == 4);
+    planted.run.executed(Rank{0})[1].completed_in = completed_in;
+    const Verdict verdict = planted.judge();
+    return only_finding(verdict, CheckId::PlanAgreement, FindingCode::CommOrder).message;
+  };
+  const std::string what =
+      "rank 0 (fsdp=0): collective 1 (all_gather of unit \"b\", step 0, forward): completed in "
+      "plan step 4, wait_unshard expected, ";
+  CHECK(found(1) == what + "in plan step 1, unshard got");
+  CHECK(found(5) == what + "in plan step 5, forward got");
+  CHECK(found(-1) == what + "nowhere got");
+}
+
 TEST_CASE("held rows that are not those of the placements are found") {
   PlantedRun planted{one_step()};
   planted.run.record_held(Rank{3}, 0, {{{5, 0}, {1, 8}}});  // row 6 of 7 is its own

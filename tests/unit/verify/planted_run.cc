@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "plan/build_plan.h"
+#include "plan/overlap.h"
 #include "plan/rank_layout.h"
 #include "plan/verify_plan.h"
 #include "trace/plan_ledger.h"
@@ -93,7 +94,8 @@ void fill_execution(const Plan& plan, Rank rank, RunResult& run) {
     const std::int64_t out = spec.elems_out.at(plan.mesh(), coordinate);
     run.executed(rank)[record.num_collectives++] = {
         step, in, out,
-        collective_tag(plan, step, plan.mesh().index_along(others, coordinate), in, out)};
+        collective_tag(plan, step, plan.mesh().index_along(others, coordinate), in, out),
+        overlap_of(plan, step).completed_in};
   }
   const PlannedMemory memory = planned_memory(plan, coordinate);
   record.ledger = memory.ledger;
@@ -146,7 +148,9 @@ Scenario make_scenario(const CaseSpec& spec) {
   scenario.roles.dp_replicate_dim = scenario.mesh.find("rep");
   scenario.model.elementwise = spec.parameters;
   scenario.parameters = list_parameters(scenario.model);
-  scenario.units = assign_units(scenario.model, scenario.parameters, {}, false);
+  scenario.units =
+      assign_units(scenario.model, scenario.parameters, spec.units, !spec.units.empty());
+  scenario.fully_shard.forward_prefetch = spec.forward_prefetch;
   scenario.fully_shard.shards_parameters = scenario.roles.fsdp_shard_dim.has_value();
   scenario.fully_shard.replicate_params = spec.replicate_params;
   scenario.training.steps = spec.steps;

@@ -19,6 +19,8 @@ struct CaseSpec {
   std::vector<std::int64_t> ranks;
   std::vector<ElementwiseSpec> parameters = {{"weight", {7, 8}}};
   std::vector<int> replicate_params;
+  std::vector<std::string> units;     ///< patterns; none: one root unit
+  std::int64_t forward_prefetch = 0;  ///< units ahead
   OptimizerSpec optimizer = {.momentum = 0.5};
   std::int64_t steps = 2;
   DType dtype = DType::Float32;
