@@ -96,7 +96,9 @@ void fill_execution(const Plan& plan, Rank rank, RunResult& run) {
         collective_tag(plan, step, plan.mesh().index_along(others, coordinate), in, out)};
   }
   const PlannedMemory memory = planned_memory(plan, coordinate);
+  record.init = memory.init;
   record.ledger = memory.ledger;
+  std::copy(memory.events.begin(), memory.events.end(), run.memory_events(rank).begin());
   record.pad_allocations = memory.pad_allocations;
   record.pad_copies = memory.pad_copies;
   record.padding_checked = memory.pad_copies;
