@@ -67,7 +67,7 @@ class RankEngineOf : public RankEngine {
   static constexpr DType kHeld = std::is_same_v<T, float> ? DType::Float32 : DType::Float64;
 
  public:
-  RankEngineOf(const VerifiedPlan& plan, Rank rank, RunResult& result)
+  RankEngineOf(const VerifiedPlan& plan, Rank rank, RunResult& result, SharedParameters* shared)
       : plan_(*plan),
         optimizer_(plan->scenario.training.optimizer),
         norm_type_(plan->scenario.training.clip_grad_norm
@@ -88,13 +88,28 @@ class RankEngineOf : public RankEngine {
         states_(static_cast<std::size_t>(optimizer_.num_state_tensors())) {
     for (auto& tensors : states_)
       tensors.resize(plan_.parameters.size());
+    if (result.layout().records_events()) events_ = result.memory_events(rank);
+    for (int p = 0; p < num_parameters(); ++p)
+      optimized_.push_back(memory_.registered(p));
+    memory_.make_parameters(shared == nullptr ? nullptr : &shared->of<T>());
     for (int p = 0; p < num_parameters(); ++p)
       record_parameter(0, p);
+  }
+
+  [[nodiscard]] RankMemory<T>& memory() { return memory_; }
+
+  void reset_sharded_param(int p, std::span<const double> values, DType dtype) override {
+    std::vector<double> rounded(values.begin(), values.end());
+    const auto elems = static_cast<std::int64_t>(rounded.size());
+    round_to(dtype, rounded.data(), elems);
+    const std::vector<T> local(rounded.begin(), rounded.end());
+    memory_.reset_sharded_param(p, local.data(), elems, dtype);
   }
 
   std::optional<CollectiveCall> begin(std::int64_t plan_step) override {
     const Step& step = step_at(plan_step);
     enter(step);
+    record_.ledger.begin_event();
     switch (step.kind) {
       case StepKind::Unshard: {
         const auto ends = memory_.begin_unshard(step.bucket);
@@ -194,6 +209,7 @@ class RankEngineOf : public RankEngine {
       for (const int p : plan_.gradient_row(step.row).parameters)
         end_update(p);
     }
+    if (!events_.empty()) events_[static_cast<std::size_t>(plan_step)] = record_.ledger.event();
     if (plan_step + 1 == static_cast<std::int64_t>(plan_.steps.size())) record_.done = 1;
   }
 
@@ -357,7 +373,10 @@ class RankEngineOf : public RankEngine {
   /// What is stored is rounded once to the parameter's dtype.
   void update(int p, const T* gradient) {
     const DType dtype = plan_.parameter(p).dtype;
-    const OptimizedShard<T> shard{.weight = memory_.shard(p),
+    ShardedParameter<T>& parameter = *optimized_[static_cast<std::size_t>(p)];
+    HPSIM_CHECK(!parameter.is_on_meta, "the optimizer holds \"{}\" as it was on meta",
+                plan_.parameter(p).name);
+    const OptimizedShard<T> shard{.weight = parameter.data,
                                   .gradient = gradient,
                                   .state = states_of(p),
                                   .elems = memory_.shard_elems(p)};
@@ -430,6 +449,8 @@ class RankEngineOf : public RankEngine {
   RunResult& result_;
   RankRecord& record_;
   RankMemory<T> memory_;
+  std::span<MemoryEvent> events_;  ///< per step of the plan, empty where none are recorded
+  std::vector<std::shared_ptr<ShardedParameter<T>>> optimized_;  ///< the optimizer's, per parameter
   ExactArithmetic arithmetic_;
   std::unique_ptr<LocalModel<T>> model_;
   std::vector<int> experts_modules_;
@@ -441,11 +462,19 @@ class RankEngineOf : public RankEngine {
 
 }  // namespace
 
-std::unique_ptr<RankEngine> make_rank_engine(const VerifiedPlan& plan, Rank rank,
-                                             RunResult& result) {
+std::unique_ptr<RankEngine> make_rank_engine(const VerifiedPlan& plan, Rank rank, RunResult& result,
+                                             SharedParameters* shared) {
   if (carrier_dtype(plan->scenario) == DType::Float64)
-    return std::make_unique<RankEngineOf<double>>(plan, rank, result);
-  return std::make_unique<RankEngineOf<float>>(plan, rank, result);
+    return std::make_unique<RankEngineOf<double>>(plan, rank, result, shared);
+  return std::make_unique<RankEngineOf<float>>(plan, rank, result, shared);
 }
+
+template <class T>
+std::shared_ptr<ShardedParameter<T>>& registered(RankEngine& engine, int parameter) {
+  return dynamic_cast<RankEngineOf<T>&>(engine).memory().registered(parameter);
+}
+
+template std::shared_ptr<ShardedParameter<float>>& registered(RankEngine&, int);
+template std::shared_ptr<ShardedParameter<double>>& registered(RankEngine&, int);
 
 }  // namespace hpsim

@@ -5,6 +5,8 @@
 #include <optional>
 #include <span>
 
+#include "engine/sharded_parameter.h"
+#include "engine/whole_parameters.h"
 #include "plan/plan.h"
 #include "trace/run_result.h"
 
@@ -50,11 +52,23 @@ class RankEngine {
   /// Does what remains of it. \pre begin(plan_step) was called, its collective carried out, or
   ///      begun where the step is_async; of a WaitUnshard, what was begun is carried out
   virtual void finish(std::int64_t plan_step) = 0;
+
+  /// The parameter takes these values, of its true shard or of its padded slot, rounded to `dtype`,
+  /// which becomes its own: see RankMemory::reset_sharded_param. Training goes on in the dtype of
+  /// the plan only.
+  virtual void reset_sharded_param(int parameter, std::span<const double> values, DType dtype) = 0;
 };
 
-/// An engine that has drawn and recorded the initial shards. `result` must outlive the engine,
-/// which writes only what belongs to `rank`.
+/// An engine whose optimizer holds all parameters, and which then made them as init_device says and
+/// recorded the initial shards. `result` must outlive the engine, which writes only what belongs to
+/// `rank`. `shared`: of the ranks of this process; null: the rank is alone.
 [[nodiscard]] std::unique_ptr<RankEngine> make_rank_engine(const VerifiedPlan& plan, Rank rank,
-                                                           RunResult& result);
+                                                           RunResult& result,
+                                                           SharedParameters* shared = nullptr);
+
+/// What modules know as their parameter, of which the optimizer has the object that was there
+/// first: for tests that plant faults. T: float, or double where carrier_dtype says so.
+template <class T>
+[[nodiscard]] std::shared_ptr<ShardedParameter<T>>& registered(RankEngine& engine, int parameter);
 
 }  // namespace hpsim

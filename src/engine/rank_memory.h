@@ -1,10 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "engine/row_blocks.h"
+#include "engine/sharded_parameter.h"
+#include "engine/whole_parameters.h"
 #include "plan/plan.h"
 #include "plan/rank_layout.h"
 #include "tensor/buffer.h"
@@ -14,7 +17,8 @@ namespace hpsim {
 
 /// All tensors of parameters that one rank holds, and the memory they lie in: shards in padded
 /// rows, gathered buckets, gradients before and after reduction. Numbers are held as T, rounded to
-/// the dtype that they have at each stage (scenario/precision.h). Parameters whose shards are no
+/// the dtype that they have at each stage (scenario/precision.h). Before parameters are made they
+/// are known, but have no storage. Parameters whose shards are no
 /// rows of tensor dim 0 are copied into one piece after the gather, and their gradients into rows
 /// before the reduction. Counts live bytes by kind in the rank's ledger, and watches padding:
 /// poisoned when a gradient buffer is taken, zeroed before it is reduced, looked at whenever it is
@@ -22,8 +26,22 @@ namespace hpsim {
 template <class T>
 class RankMemory {
  public:
-  /// Draws the initial shards. `result` must outlive this.
+  /// Parameters are on meta. `result` must outlive this.
   RankMemory(const Plan& plan, Rank rank, RunResult& result);
+
+  /// Makes all parameters as init_device says, which ends what the ledger calls init. `shared`:
+  /// whole parameters that other ranks of this process use too; null: none.
+  void make_parameters(WholeParameters<T>* shared = nullptr);
+  /// The parameter takes its values, and its dtype, from a local tensor of the true size of the
+  /// shard, or of its padded slot: these become the prefix of its slot in the storage, what follows
+  /// is zero, and the object that the optimizer holds views them. Nothing is copied where the
+  /// tensor is that prefix already, and nothing done where the object views it just so.
+  /// \throws InternalError if the tensor has another size
+  void reset_sharded_param(int parameter, const T* local, std::int64_t elems, DType dtype);
+  /// What optimizers hold: the same object from the construction on.
+  [[nodiscard]] std::shared_ptr<ShardedParameter<T>>& registered(int parameter) {
+    return slot_at(parameter).parameter;
+  }
 
   /// The optimizer step that padding found nonzero is attributed to.
   void enter_step(std::int64_t step) { step_ = step; }
@@ -114,6 +132,7 @@ class RankMemory {
   /// What this rank holds of a parameter.
   struct Slot {
     HeldShard held;
+    std::shared_ptr<ShardedParameter<T>> parameter;
     std::int64_t offset_elems = 0;  ///< in the row of its bucket
     std::int64_t padded_elems = 0;
     bool needs_copy = false;  ///< its shards are no rows: compute sees a copy of the whole
@@ -165,7 +184,18 @@ class RankMemory {
   /// Calls visit(first element, number of elements) for the padding behind each shard.
   template <class Visit>
   void each_padding(const Rows& rows, int parameter, const Visit& visit) const;
+  /// \throws InternalError if the parameter is on meta, or has not the dtype of the plan
+  void require_made(int parameter) const;
+  void allocate_storage();
+  void count_storage(int parameter, DType dtype, void (Ledger::*count)(MemoryKind, std::int64_t));
+  void draw_whole(int parameter, WholeParameters<T>& whole);
   void draw_shard(int parameter);
+  /// Draws the true shard, of the dtype of the plan.
+  void fill_shard(int parameter, T* shard) const;
+  [[nodiscard]] T* slot_of(int parameter) {
+    return state_at(parameter_at(parameter).bucket).storage.data() +
+           slot_at(parameter).offset_elems;
+  }
   void open_gradients(int row);
   void close_gradients(int bucket);
   void seal(int bucket);

@@ -25,8 +25,9 @@ using Groups = std::vector<std::vector<Rank>>;
 class Lockstep {
  public:
   Lockstep(const VerifiedPlan& plan, RunResult& result) : plan_(*plan), result_(result) {
+    SharedParameters shared(*plan);
     for (std::int64_t rank = 0; rank < plan->mesh().num_ranks(); ++rank) {
-      engines_.push_back(make_rank_engine(plan, Rank{rank}, result));
+      engines_.push_back(make_rank_engine(plan, Rank{rank}, result, &shared));
     }
     calls_.resize(engines_.size());
   }

@@ -1,5 +1,6 @@
 #include "exec/symbolic.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <new>
 #include <vector>
@@ -30,6 +31,7 @@ RunResult SymbolicExecutor::run(const VerifiedPlan& plan, const RunOptions& /*op
     const Coordinate coordinate = plan->mesh().coordinate_of(rank);
     const PlannedMemory memory = planned_memory(*plan, coordinate);
     RankRecord& record = result.rank_record(rank);
+    record.init = memory.init;
     record.ledger = memory.ledger;
     record.pad_allocations = memory.pad_allocations;
     record.pad_copies = memory.pad_copies;
@@ -37,6 +39,9 @@ RunResult SymbolicExecutor::run(const VerifiedPlan& plan, const RunOptions& /*op
     for (std::size_t step = 0; step < memory.live_after.size(); ++step) {
       result.step_record(rank, static_cast<std::int64_t>(step)).live_after =
           memory.live_after[step];
+    }
+    if (result.layout().records_events()) {
+      std::copy(memory.events.begin(), memory.events.end(), result.memory_events(rank).begin());
     }
     for (int p = 0; p < static_cast<int>(plan->parameters.size()); ++p)
       result.record_held(rank, p, held_shard(plan->mesh(), plan->parameter(p), coordinate).boxes);

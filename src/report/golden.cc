@@ -176,6 +176,10 @@ Json memory_json(const Report& report) {
     json[std::string(name_of(static_cast<MemoryKind>(kind)))] =
         is_routed ? report.balanced_peaks.at(1 + kind) : report.ledger[kind].peak_bytes;
   }
+  // Elsewhere the largest whole parameter comes on top of the shards.
+  if (report.scenario->training.init_device == InitDevice::Meta) {
+    json["init_peak_bytes"] = report.memory.init_peak_total;
+  }
   json["pad_allocations"] = report.counters.pad_allocations;
   json["pad_copies"] = report.counters.pad_copies;
   return json;

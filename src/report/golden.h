@@ -45,7 +45,8 @@ struct GoldenComparison {
 ///   "parameters"   shape, placements, groups by mesh dims, padded shape, shards rank by rank
 ///   "units"        what each fused collective carries
 ///   "collectives"  runs of optimizer steps that do the same, each phase in order, and totals
-///   "memory"       peak bytes per rank, of all and of each kind; padding allocated and written
+///   "memory"       peak bytes per rank, of all and of each kind, on meta that while parameters are
+///                  made; padding allocated and written
 ///   "warnings"     code and parameter
 ///   "losses", "grad_norms"
 ///                  of a free training in float64 without ranks, to the digits that the bound

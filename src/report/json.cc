@@ -29,6 +29,34 @@ Json drift_json(const Report& report) {
   return json;
 }
 
+/// The kinds that are alive.
+void add_kinds(const BytesByKind& bytes, Json& json) {
+  for (std::size_t kind = 0; kind < kNumMemoryKinds; ++kind) {
+    if (bytes[kind] > 0) json[std::string(name_of(static_cast<MemoryKind>(kind)))] = bytes[kind];
+  }
+}
+
+/// Memory per rank, maxima over ranks: while parameters are made, where it is highest, and around
+/// every step of the plan.
+Json memory_json(const Report& report) {
+  const MemoryProfile& memory = report.memory;
+  Json init{{"peak", memory.init_peak_total}};
+  add_kinds(memory.init_peak, init);
+  Json json{{"init", std::move(init)}, {"peak", nullptr}, {"events", Json::array()}};
+  if (memory.events.empty()) return json;
+  json["peak"] = {{"bytes", report.counters.peak_bytes},
+                  {"plan_step", memory.peak_step()},
+                  {"at", report.peak_at},
+                  {"step", report.peak_at_step}};
+  for (std::size_t i = 0; i < memory.events.size(); ++i) {
+    const MemoryProfile::Event& event = memory.events[i];
+    Json line{{"plan_step", i}, {"peak", event.peak_total}, {"live", event.total_after}};
+    add_kinds(event.live_after, line);
+    json["events"].push_back(std::move(line));
+  }
+  return json;
+}
+
 void add_run(const Report& report, bool full, Json& json) {
   const Mesh& mesh = report.scenario->mesh;
   const bool lists_ranks = full || mesh.num_ranks() <= kMaxListedRanks;
@@ -47,6 +75,7 @@ void add_run(const Report& report, bool full, Json& json) {
                       {"peak_unsharded_bytes", report.counters.peak_unsharded_bytes},
                       {"peak_bytes", report.counters.peak_bytes}};
   json["ledger"] = ledger_json(report.ledger);
+  json["memory"] = memory_json(report);
   if (!report.routing.empty()) json["routing"] = routing_json(report.routing);
   if (!report.digest.empty()) json["digest"] = report.digest;
 }

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "plan/rank_layout.h"
 #include "plan/verify_plan.h"
 #include "report/json.h"
 #include "report/json_parts.h"
+#include "trace/run_result.h"
 
 namespace hpsim {
 namespace {
@@ -62,6 +64,11 @@ Json step_json(const PlanReport& report, const std::vector<PayloadReport>& paylo
   const auto layout = [](const std::string& text) {
     return text.empty() ? Json(nullptr) : Json(text);
   };
+  if (!report.memory.events.empty()) {
+    const MemoryProfile::Event& event = report.memory.events[index];
+    json["peak_bytes"] = event.peak_total;
+    json["live_bytes"] = event.total_after;
+  }
   json["why"] = {{"before", layout(step.why.before)},
                  {"after", layout(step.why.after)},
                  {"rule", step.why.rule}};
@@ -77,6 +84,10 @@ PlanReport make_plan_report(Plan plan) {
     report.passed = true;
     report.checks = verified.checks().results;
     report.findings = verified.checks().warnings;
+    const double num_events =
+        num_rank_classes(report.plan) * static_cast<double>(report.plan.steps.size());
+    if (num_events <= static_cast<double>(ResultLayout::kMostEvents))
+      report.memory = planned_profile(report.plan);
   } catch (const PlanRejected& rejected) {
     report.checks = rejected.checks().results;
     report.findings = rejected.findings();

@@ -8,6 +8,7 @@
 
 #include "plan/plan.h"
 #include "report/text.h"
+#include "trace/memory_profile.h"
 
 namespace hpsim {
 
@@ -17,6 +18,9 @@ struct PlanReport {
   bool passed = false;
   std::vector<CheckResult> checks;
   std::vector<Finding> findings;  ///< errors, then warnings
+  /// As all steps need it; no events where the plan is rejected, or its ranks are of too many
+  /// kinds.
+  MemoryProfile memory;
 };
 
 [[nodiscard]] PlanReport make_plan_report(Plan plan);
@@ -37,8 +41,8 @@ struct PlanView {
 };
 
 /// Header, a line per step with a number for its rule, the rules with the layouts they lead from
-/// and to, what verify_plan checked, findings. Lines have at most 100 columns where names and
-/// numbers allow.
+/// and to, where the most memory is needed, what verify_plan checked, findings. Lines have at most
+/// 100 columns where names and numbers allow.
 ///
 ///    #  step            of      over    groups  elements  bytes        scale  why
 ///    backward

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/units.h"
+#include "plan/step_text.h"
 #include "report/plan_report.h"
 #include "report/report.h"
 #include "report/table.h"
@@ -137,7 +138,7 @@ class PlanText {
 
   [[nodiscard]] std::string text() const {
     return header_text(plan_.scenario, "plan", style_) + steps_line() + table() + "\n" +
-           footnotes_.text(style_) + wire_lines() + verdict();
+           footnotes_.text(style_) + wire_lines() + memory_lines() + verdict();
   }
 
  private:
@@ -349,6 +350,23 @@ class PlanText {
     }
     if (has_routed_) text += "; experts are taken to get equal numbers of positions";
     return "\n" + wrapped(text + ".", 0, kTextWidth);
+  }
+
+  /// No column of the table: blocks that are folded into one have the same steps, but not the same
+  /// memory.
+  [[nodiscard]] std::string memory_lines() const {
+    const MemoryProfile& memory = report_.memory;
+    const std::int64_t peak = memory.peak_step();
+    if (peak < 0) return {};
+    const auto at = static_cast<std::size_t>(peak);
+    return "\n" +
+           wrapped(fmt::format("Memory per rank: {} while parameters are made, at most {} in "
+                               "step {}, {}; {} are left at the end.",
+                               format_bytes(memory.init_peak_total),
+                               format_bytes(memory.events[at].peak_total), peak,
+                               step_text(plan_, plan_.steps[at]),
+                               format_bytes(memory.events.back().total_after)),
+                   0, kTextWidth);
   }
 
   [[nodiscard]] std::string verdict() const {

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "plan/overlap.h"
 #include "plan/rank_layout.h"
+#include "plan/step_text.h"
 #include "report/digest.h"
 #include "report/expect.h"
 #include "report/json.h"
@@ -101,6 +102,15 @@ void raise_to(std::int64_t& maximum, std::int64_t value) {
   maximum = std::max(maximum, value);
 }
 
+/// Where the most is alive.
+void add_peak(const Plan& plan, Report& report) {
+  const std::int64_t peak_step = report.memory.peak_step();
+  if (peak_step < 0) return;
+  const Step& step = plan.steps.at(static_cast<std::size_t>(peak_step));
+  report.peak_at = step_text(plan, step);
+  report.peak_at_step = step.step;
+}
+
 void add_measurements(const RunResult& run, Report& report) {
   const std::int64_t num_steps = run.layout().num_steps();
   report.has_run = true;
@@ -115,6 +125,8 @@ void add_measurements(const RunResult& run, Report& report) {
     raise_to(report.counters.pad_copies, rank.pad_copies);
     raise_to(report.counters.peak_unsharded_bytes, rank.ledger.peak()[unsharded]);
     raise_to(report.counters.peak_bytes, rank.ledger.peak_total());
+    report.memory.add(rank.init, run.layout().records_events() ? run.memory_events(r)
+                                                               : std::span<const MemoryEvent>());
     for (std::size_t kind = 0; kind < kNumMemoryKinds; ++kind) {
       raise_to(report.ledger[kind].peak_bytes, rank.ledger.peak()[kind]);
       for (std::int64_t step = 0; step < num_steps; ++step) {
@@ -363,6 +375,7 @@ Report make_report(const VerifiedPlan& plan, const RunResult& run, const Referen
   add_plan(*plan, report);
   add_routed(*plan, run, report);
   add_measurements(run, report);
+  add_peak(*plan, report);
   report.routing = routing_reports(*plan, run);
   add_balanced_peaks(*plan, !run.has_numbers(), report);
   if (!report.routing.empty() && !run.has_numbers()) {

@@ -13,6 +13,7 @@
 #include "report/budget.h"
 #include "report/golden.h"
 #include "trace/ledger.h"
+#include "trace/memory_profile.h"
 #include "trace/reference_run.h"
 #include "trace/run_result.h"
 #include "verify/verdict.h"
@@ -147,6 +148,10 @@ struct Report {
   bool has_run = false;          ///< counters and ledger were measured
   Counters counters;
   std::vector<LedgerReport> ledger;  ///< by MemoryKind
+  MemoryProfile memory;              ///< step by step
+  /// Where the most is alive: "backward of \"l0\"", of which optimizer step; empty: not recorded.
+  std::string peak_at;
+  std::int64_t peak_at_step = 0;
   std::vector<RoutingReport> routing;
   /// Peaks, the whole first, then by MemoryKind, as balanced routing would have them; empty where
   /// nothing is routed. The same on every backend.

@@ -1,6 +1,7 @@
 #include "report/text_sections.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -91,6 +92,20 @@ std::string memory_line(const Report& report) {
     separator = ", ";
   }
   return line + '\n';
+}
+
+/// Where that peak is, and the one before training.
+std::string memory_moments_line(const Report& report) {
+  constexpr std::size_t kPeakColumns = 44;
+  std::vector<std::string> parts;
+  if (!report.peak_at.empty()) {
+    parts.push_back("at " + elided(report.peak_at, kPeakColumns));
+    if (report.scenario->training.steps > 1)
+      parts.back() += fmt::format(" in step {}", report.peak_at_step);
+  }
+  parts.push_back(
+      fmt::format("{} while parameters were made", format_bytes(report.memory.init_peak_total)));
+  return fmt::format("    {}\n", fmt::join(parts, "; "));
 }
 
 enum class CheckColumn { Plan, Run, Baseline };
@@ -206,7 +221,7 @@ std::string collectives_section(const Report& report, const TextStyle& style) {
     }
     text += table.text(kIndent, kTextWidth, style.color);
   }
-  return text + memory_line(report);
+  return text + memory_line(report) + memory_moments_line(report);
 }
 
 std::string checks_section(const Report& report, const TextStyle& style) {

@@ -217,6 +217,7 @@ TrainingSpec read_training(const ObjectReader& scenario, Mode mode, const FillSp
   if (normalization == "global_tokens") spec.loss_normalization = LossNormalization::GlobalTokens;
   spec.optimizer = read_optimizer(reader, mode, init);
   spec.clip_grad_norm = read_clip(reader);
+  if (reader.string("init_device") == "meta") spec.init_device = InitDevice::Meta;
   spec.reduce_unused = reader.boolean("reduce_unused").value_or(false);
   read_micro_batches(reader, spec);
   return spec;

@@ -1,6 +1,7 @@
 #include "trace/ledger.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/check.h"
 
@@ -13,12 +14,23 @@ std::string_view name_of(MemoryKind kind) {
   return kNames.at(static_cast<std::size_t>(kind));
 }
 
+std::int64_t total_of(const BytesByKind& bytes) {
+  return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
+}
+
+void Ledger::restart_peaks() {
+  peak_ = live_;
+  peak_total_ = live_total_;
+  event_peak_ = live_total_;
+}
+
 void Ledger::allocate(MemoryKind kind, std::int64_t bytes) {
   const auto at = static_cast<std::size_t>(kind);
   live_[at] += bytes;
   live_total_ += bytes;
   peak_[at] = std::max(peak_[at], live_[at]);
   peak_total_ = std::max(peak_total_, live_total_);
+  event_peak_ = std::max(event_peak_, live_total_);
 }
 
 void Ledger::release(MemoryKind kind, std::int64_t bytes) {

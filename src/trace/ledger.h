@@ -26,12 +26,29 @@ inline constexpr std::size_t kNumMemoryKinds = 8;
 
 using BytesByKind = std::array<std::int64_t, kNumMemoryKinds>;
 
+/// Of all kinds together.
+[[nodiscard]] std::int64_t total_of(const BytesByKind& bytes);
+
+/// What a step of the plan did to the memory of a rank. Plain data.
+struct MemoryEvent {
+  BytesByKind live_after{};
+  std::int64_t peak_total = 0;  ///< the most that was alive at one moment of it, all kinds together
+
+  bool operator==(const MemoryEvent&) const = default;
+};
+
 /// Counts live bytes by kind. Plain data: it may live in shared memory.
 class Ledger {
  public:
   void allocate(MemoryKind kind, std::int64_t bytes);
   /// \pre at least `bytes` of that kind are live
   void release(MemoryKind kind, std::int64_t bytes);
+
+  /// What follows, until event() tells of it, is one event.
+  void begin_event() { event_peak_ = live_total_; }
+  [[nodiscard]] MemoryEvent event() const { return {live_, event_peak_}; }
+  /// Peaks are from now on those of what is alive now, and of what comes.
+  void restart_peaks();
 
   [[nodiscard]] const BytesByKind& live() const { return live_; }
   [[nodiscard]] const BytesByKind& peak() const { return peak_; }
@@ -42,6 +59,7 @@ class Ledger {
   BytesByKind peak_{};
   std::int64_t live_total_ = 0;
   std::int64_t peak_total_ = 0;  ///< of the sum over kinds, at one moment
+  std::int64_t event_peak_ = 0;  ///< likewise, of the event at hand
 };
 
 }  // namespace hpsim

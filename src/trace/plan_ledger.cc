@@ -33,15 +33,15 @@ class MemoryReplay {
   }
 
   PlannedMemory run() {
-    for (std::size_t p = 0; p < plan_.parameters.size(); ++p) {
-      const std::int64_t padding = slot_elems_[p] - held_[p].elems;
-      const std::int64_t width = size_bytes(plan_.parameters[p].dtype);
-      allocate(MemoryKind::ShardedParameters, held_[p].elems * width);
-      allocate(MemoryKind::Padding, padding * width);
-      if (padding > 0) count_padding();
-    }
-    for (const Step& step : plan_.steps)
+    make_parameters();
+    memory_.init = memory_.ledger;
+    memory_.ledger.restart_peaks();
+    memory_.events.reserve(plan_.steps.size());
+    for (const Step& step : plan_.steps) {
+      memory_.ledger.begin_event();
       replay(step);
+      memory_.events.push_back(memory_.ledger.event());
+    }
     return std::move(memory_);
   }
 
@@ -103,6 +103,35 @@ class MemoryReplay {
   [[nodiscard]] std::int64_t copied_gradient_bytes(int row) const {
     const GradientRow& gradients = plan_.gradient_row(row);
     return copied_bytes(gradients.parameters, plan_.bucket(gradients.bucket).reduce_dtype);
+  }
+
+  void make_parameters() {
+    for (std::size_t p = 0; p < plan_.parameters.size(); ++p) {
+      const std::int64_t padding = slot_elems_[p] - held_[p].elems;
+      allocate(MemoryKind::ShardedParameters, shard_bytes(static_cast<int>(p)));
+      allocate(MemoryKind::Padding, padding * size_bytes(plan_.parameters[p].dtype));
+      if (padding > 0) count_padding();
+    }
+    for (int p = 0; p < static_cast<int>(plan_.parameters.size()); ++p) {
+      const bool is_whole = scenario_.training.init_device == InitDevice::Cpu;
+      const MemoryKind kind =
+          is_whole ? MemoryKind::UnshardedParameters : MemoryKind::ShardedParameters;
+      const std::int64_t bytes = is_whole ? drawn_whole_bytes(p) : drawn_shard_bytes(p);
+      allocate(kind, bytes);
+      release(kind, bytes);
+    }
+  }
+
+  [[nodiscard]] std::int64_t drawn_whole_bytes(int p) const {
+    const PlannedParameter& parameter = plan_.parameter(p);
+    const std::int64_t elems = num_elems(parameter.shape);
+    const bool keeps_all = held_[static_cast<std::size_t>(p)].elems == elems;
+    return keeps_all ? 0 : elems * size_bytes(parameter.dtype);
+  }
+
+  [[nodiscard]] std::int64_t drawn_shard_bytes(int p) const {
+    const auto at = static_cast<std::size_t>(p);
+    return slot_elems_[at] > held_[at].elems ? shard_bytes(p) : 0;
   }
 
   void replay(const Step& step) {

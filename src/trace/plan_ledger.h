@@ -10,7 +10,9 @@ namespace hpsim {
 
 /// What the plan says about memory and padding of one rank: derived from the steps, no numbers.
 struct PlannedMemory {
-  Ledger ledger;
+  Ledger init;                          ///< until parameters are made
+  Ledger ledger;                        ///< from then on
+  std::vector<MemoryEvent> events;      ///< per step of the plan
   std::vector<BytesByKind> live_after;  ///< at the end of each optimizer step
   std::int64_t pad_allocations = 0;     ///< padded slots allocated: storage and reduce inputs
   std::int64_t pad_copies = 0;          ///< times padding is written
@@ -37,6 +39,14 @@ struct PlannedMemory {
 ///   gradients              sum of shard_elems · w, from the store to the end of the step
 ///   optimizer_state        state tensors · sum of shard_elems · w, from the first update on
 ///   activations            inputs, outputs and their gradients that are alive, see below
+///
+/// Parameters are made before the first step: the storage of all shards is there first, then one
+/// parameter after the other is drawn,
+///   init_device    beside the storage, for a parameter while it is drawn
+///   cpu            unsharded_parameters, numel · w of the global tensor; 0 where the rank keeps
+///                  all of it, which is drawn in its place
+///   meta           sharded_parameters, shard_elems · w where padding follows the shard, which
+///                  reset_sharded_param then copies; 0 where the shard is its storage
 ///
 /// Activations of a module model: every value of the plan (an activation, or a gradient of one, in
 /// one layout) from the step that makes it to its last use; the model's input from the first step

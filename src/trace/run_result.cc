@@ -41,6 +41,11 @@ std::int64_t max_boxes(const PlannedParameter& parameter) {
                                        : 1;
 }
 
+bool has_room_for_events(const Plan& plan, const std::vector<Rank>& recording) {
+  const auto num_steps = std::max<std::int64_t>(1, static_cast<std::int64_t>(plan.steps.size()));
+  return static_cast<std::int64_t>(recording.size()) <= ResultLayout::kMostEvents / num_steps;
+}
+
 std::vector<Rank> all_ranks(const Mesh& mesh) {
   std::vector<Rank> ranks;
   for (std::int64_t rank = 0; rank < mesh.num_ranks(); ++rank)
@@ -57,20 +62,22 @@ double TensorView::at(std::int64_t i) const {
   return static_cast<double>(reinterpret_cast<const float*>(data)[i]);
 }
 
-ResultLayout::ResultLayout(const Plan& plan, bool records_tensors)
-    : ResultLayout(plan, all_ranks(plan.mesh()), records_tensors) {}
+ResultLayout::ResultLayout(const Plan& plan, Recording what)
+    : ResultLayout(plan, all_ranks(plan.mesh()), what) {}
 
 ResultLayout::ResultLayout(const Plan& plan, std::vector<Rank> recording)
-    : ResultLayout(plan, std::move(recording), /*records_tensors=*/false) {}
+    : ResultLayout(plan, recording,
+                   Recording{.tensors = false, .events = has_room_for_events(plan, recording)}) {}
 
-ResultLayout::ResultLayout(const Plan& plan, std::vector<Rank> recording, bool records_tensors)
+ResultLayout::ResultLayout(const Plan& plan, std::vector<Rank> recording, Recording what)
     : dtype_(carrier_dtype(plan.scenario)),
-      records_tensors_(records_tensors),
+      what_(what),
       recording_(std::move(recording)),
       is_of_all_ranks_(static_cast<std::int64_t>(recording_.size()) == plan.mesh().num_ranks()),
       num_steps_(plan.scenario.training.steps),
       num_passes_(num_steps_ * plan.scenario.training.micro_batches),
-      num_states_(plan.scenario.training.optimizer.num_state_tensors()) {
+      num_states_(plan.scenario.training.optimizer.num_state_tensors()),
+      num_events_(static_cast<std::int64_t>(plan.steps.size())) {
   std::sort(recording_.begin(), recording_.end());
   if (plan.scenario.model.is_elementwise()) {
     num_loss_terms_ = static_cast<std::int64_t>(plan.parameters.size());
@@ -106,7 +113,7 @@ ResultLayout::ResultLayout(const Plan& plan, std::vector<Rank> recording, bool r
     }
     rank_begin_.push_back(size_bytes_);
     size_bytes_ = tensors(rank, 0);
-    if (records_tensors_) {
+    if (what_.tensors) {
       // Parameters at times 0..steps, then gradients and state tensors of each step.
       const std::int64_t num_sets = num_steps_ + 1 + num_steps_ * (1 + num_states_);
       size_bytes_ += num_sets * set_bytes_[static_cast<std::size_t>(it->second)];
@@ -147,22 +154,32 @@ std::int64_t ResultLayout::executed(Rank rank) const {
   return routed(rank, num_passes_, 0);
 }
 
-std::int64_t ResultLayout::held_boxes(Rank rank, int parameter) const {
+std::int64_t ResultLayout::end_of_executed(Rank rank) const {
   return executed(rank) +
-         aligned(max_collectives_ * static_cast<std::int64_t>(sizeof(ExecutedCollective))) +
-         held_offset_.at(static_cast<std::size_t>(parameter));
+         aligned(max_collectives_ * static_cast<std::int64_t>(sizeof(ExecutedCollective)));
+}
+
+std::int64_t ResultLayout::memory_events(Rank rank) const {
+  HPSIM_CHECK(what_.events, "this run records no memory of steps");
+  return end_of_executed(rank);
+}
+
+std::int64_t ResultLayout::end_of_events(Rank rank) const {
+  const std::int64_t bytes = num_events_ * static_cast<std::int64_t>(sizeof(MemoryEvent));
+  return end_of_executed(rank) + (what_.events ? aligned(bytes) : 0);
+}
+
+std::int64_t ResultLayout::held_boxes(Rank rank, int parameter) const {
+  return end_of_events(rank) + held_offset_.at(static_cast<std::size_t>(parameter));
 }
 
 std::int64_t ResultLayout::tensors(Rank rank, std::int64_t set) const {
-  const std::int64_t held =
-      executed(rank) +
-      aligned(max_collectives_ * static_cast<std::int64_t>(sizeof(ExecutedCollective)));
   const auto profile = static_cast<std::size_t>(profile_of_rank_.at(slot_of(rank)));
-  return held + aligned(held_bytes_) + set * set_bytes_.at(profile);
+  return end_of_events(rank) + aligned(held_bytes_) + set * set_bytes_.at(profile);
 }
 
 const std::vector<std::int64_t>& ResultLayout::offsets_of(Rank rank) const {
-  HPSIM_CHECK(records_tensors_, "this run records no tensors");
+  HPSIM_CHECK(what_.tensors, "this run records no tensors");
   return offsets_[static_cast<std::size_t>(profile_of_rank_.at(slot_of(rank)))];
 }
 
@@ -202,6 +219,16 @@ const StepRecord& RunResult::step_record(Rank rank, std::int64_t step) const {
 
 const ExecutedCollective* RunResult::executed(Rank rank) const {
   return record_at<const ExecutedCollective>(layout_.executed(rank));
+}
+
+std::span<const MemoryEvent> RunResult::memory_events(Rank rank) const {
+  return {record_at<const MemoryEvent>(layout_.memory_events(rank)),
+          static_cast<std::size_t>(layout_.num_events())};
+}
+
+std::span<MemoryEvent> RunResult::memory_events(Rank rank) {
+  return {record_at<MemoryEvent>(layout_.memory_events(rank)),
+          static_cast<std::size_t>(layout_.num_events())};
 }
 
 const double* RunResult::losses(Rank rank, std::int64_t step) const {

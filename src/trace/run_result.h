@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -37,7 +38,8 @@ struct StepRecord {
 
 /// What a rank recorded about the whole run. Plain data.
 struct RankRecord {
-  Ledger ledger;
+  Ledger init;    ///< until its parameters were made; `live` is what is left then
+  Ledger ledger;  ///< from then on
   std::int64_t pad_allocations = 0;      ///< padded slots allocated on this rank
   std::int64_t pad_copies = 0;           ///< times padding was written
   std::int64_t padding_checked = 0;      ///< padding elements looked at when they were sent
@@ -63,19 +65,30 @@ struct ExecutedCollective {
   std::int64_t completed_in = -1;
 };
 
+/// What a run writes down.
+struct Recording {
+  bool tensors = true;  ///< parameters, gradients and states
+  bool events = true;   ///< memory around every step of the plan
+};
+
 /// Where everything that ranks record lies in one block of memory, so that forked ranks write
 /// straight into memory that they share with their parent. Offsets are bytes, 64-byte aligned.
 ///
 /// Parameters are recorded before the first step (time 0) and after each (time t + 1).
 class ResultLayout {
  public:
-  /// All ranks record. `records_tensors` false: no parameters, gradients and states.
-  ResultLayout(const Plan& plan, bool records_tensors);
-  /// Only these ranks record, and no tensors.
+  /// All ranks record.
+  ResultLayout(const Plan& plan, Recording what);
+  ResultLayout(const Plan& plan, bool records_tensors)
+      : ResultLayout(plan, Recording{.tensors = records_tensors}) {}
+  /// Only these ranks record, and no tensors; memory of steps as long as it is at most
+  /// kMostEvents of all of them, which a mesh whose ranks are all different may pass.
   ResultLayout(const Plan& plan, std::vector<Rank> recording);
+  static constexpr std::int64_t kMostEvents = std::int64_t{1} << 22;
 
   [[nodiscard]] std::int64_t size_bytes() const { return size_bytes_; }
-  [[nodiscard]] bool records_tensors() const { return records_tensors_; }
+  [[nodiscard]] bool records_tensors() const { return what_.tensors; }
+  [[nodiscard]] bool records_events() const { return what_.events; }
   /// The ranks that record: all, or one of each kind.
   [[nodiscard]] const std::vector<Rank>& recording() const { return recording_; }
   [[nodiscard]] std::int64_t num_steps() const { return num_steps_; }
@@ -89,6 +102,9 @@ class ResultLayout {
   /// One count per expert in a pass, of the experts module with that index among experts_modules.
   [[nodiscard]] std::int64_t routed(Rank rank, std::int64_t pass, int index) const;
   [[nodiscard]] std::int64_t executed(Rank rank) const;  ///< max_collectives entries
+  [[nodiscard]] std::int64_t num_events() const { return num_events_; }  ///< steps of the plan
+  /// num_events entries. \pre records_events()
+  [[nodiscard]] std::int64_t memory_events(Rank rank) const;
   [[nodiscard]] std::int64_t held_boxes(Rank rank, int parameter) const;
   /// \pre records_tensors()
   [[nodiscard]] std::int64_t parameter(Rank rank, std::int64_t time, int parameter) const;
@@ -99,13 +115,15 @@ class ResultLayout {
   [[nodiscard]] DType dtype() const { return dtype_; }
 
  private:
-  ResultLayout(const Plan& plan, std::vector<Rank> recording, bool records_tensors);
+  ResultLayout(const Plan& plan, std::vector<Rank> recording, Recording what);
+  [[nodiscard]] std::int64_t end_of_executed(Rank rank) const;
+  [[nodiscard]] std::int64_t end_of_events(Rank rank) const;
   [[nodiscard]] std::size_t slot_of(Rank rank) const;
   [[nodiscard]] std::int64_t tensors(Rank rank, std::int64_t set) const;
   [[nodiscard]] const std::vector<std::int64_t>& offsets_of(Rank rank) const;
 
   DType dtype_ = DType::Float32;
-  bool records_tensors_ = true;
+  Recording what_;
   std::vector<Rank> recording_;  ///< ascending
   bool is_of_all_ranks_ = true;
   std::int64_t num_steps_ = 0;
@@ -113,6 +131,7 @@ class ResultLayout {
   std::int64_t num_loss_terms_ = 1;
   std::int64_t num_states_ = 0;
   std::int64_t max_collectives_ = 0;
+  std::int64_t num_events_ = 0;
   std::vector<std::int64_t> num_experts_;  ///< per experts module
   std::int64_t size_bytes_ = 0;
   std::int64_t held_bytes_ = 0;                     ///< per rank: boxes of all parameters
@@ -138,6 +157,8 @@ class RunResult {
   [[nodiscard]] const RankRecord& rank_record(Rank rank) const;
   [[nodiscard]] const StepRecord& step_record(Rank rank, std::int64_t step) const;
   [[nodiscard]] const ExecutedCollective* executed(Rank rank) const;
+  /// One per step of the plan. \pre layout().records_events()
+  [[nodiscard]] std::span<const MemoryEvent> memory_events(Rank rank) const;
   /// num_loss_terms numbers: terms of the loss that this rank computed, summed over micro-batches.
   [[nodiscard]] const double* losses(Rank rank, std::int64_t step) const;
   /// How many of the positions that the rank held in a pass it routed to each expert, of the
@@ -153,6 +174,7 @@ class RunResult {
   [[nodiscard]] RankRecord& rank_record(Rank rank);
   [[nodiscard]] StepRecord& step_record(Rank rank, std::int64_t step);
   [[nodiscard]] ExecutedCollective* executed(Rank rank);
+  [[nodiscard]] std::span<MemoryEvent> memory_events(Rank rank);
   [[nodiscard]] double* losses(Rank rank, std::int64_t step);
   [[nodiscard]] std::int64_t* routed(Rank rank, std::int64_t pass, int index);
   void record_held(Rank rank, int parameter, const std::vector<Box>& boxes);

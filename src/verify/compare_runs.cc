@@ -3,6 +3,7 @@
 #include "verify/evidence.h"
 #include "verify/execution.h"
 #include "verify/invariants.h"
+#include "verify/ledger.h"
 #include "verify/parity.h"
 #include "verify/precision.h"
 #include "verify/routing.h"

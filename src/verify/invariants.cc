@@ -3,15 +3,13 @@
 #include <fmt/format.h>
 
 #include <functional>
-#include <map>
 #include <utility>
 
-#include "plan/activation_part.h"
 #include "scenario/precision.h"
-#include "trace/plan_ledger.h"
 #include "verify/check_recorder.h"
 #include "verify/compare_shard.h"
 #include "verify/diagnose.h"
+#include "verify/rank_counts.h"
 
 namespace hpsim {
 namespace {
@@ -124,88 +122,6 @@ bool has_padding(const Evidence& evidence) {
   return false;
 }
 
-/// Plans of memory, one per set of sizes that ranks may hold.
-class PlannedMemories {
- public:
-  explicit PlannedMemories(const Evidence& evidence) : evidence_(evidence) {}
-
-  const PlannedMemory& of(Rank rank) {
-    const Mesh& mesh = evidence_.plan.mesh();
-    const Coordinate coordinate = mesh.coordinate_of(rank);
-    std::vector<std::int64_t> sizes;
-    for (int p = 0; p < evidence_.num_parameters(); ++p) {
-      const HeldShard held = held_shard(mesh, evidence_.parameter(p), coordinate);
-      sizes.push_back(held.elems);
-      sizes.insert(sizes.end(), held.whole.shape.begin(), held.whole.shape.end());
-      sizes.push_back(evidence_.parameter(p).padded_elems.at(mesh, coordinate));
-    }
-    for (const Redistribution& redistribution : evidence_.plan.redistributions) {
-      const RedistributionSizes moved =
-          redistribution_sizes(evidence_.plan, redistribution, coordinate);
-      sizes.insert(sizes.end(), {moved.before_elems, moved.after_elems, moved.slot_elems,
-                                 moved.packs ? 1 : 0, moved.unpacks ? 1 : 0});
-    }
-    // What experts get differs from rank to rank.
-    if (!experts_modules(evidence_.plan.scenario.model).empty()) sizes.push_back(rank.value);
-    const auto [it, is_new] = memories_.try_emplace(std::move(sizes));
-    if (is_new) {
-      it->second =
-          planned_memory(evidence_.plan, coordinate, run_routing(evidence_.plan, evidence_.run));
-    }
-    return it->second;
-  }
-
- private:
-  const Evidence& evidence_;
-  std::map<std::vector<std::int64_t>, PlannedMemory> memories_;
-};
-
-/// Compares integers of ranks with the plan; the same thing wrong on several ranks is one finding.
-class CountCheck {
- public:
-  CountCheck(const Evidence& evidence, FindingCode code) : evidence_(evidence), code_(code) {}
-
-  /// `what` reads on with "expected": "peak bytes of gradients".
-  void compare(Rank rank, std::optional<std::int64_t> step, const std::string& what,
-               std::int64_t expected, std::int64_t got) {
-    if (expected == got) return;
-    const auto it = position_of_.find(what);
-    if (it != position_of_.end()) {
-      faults_[it->second].ranks.push_back(rank.value);
-      return;
-    }
-    Finding finding{.code = code_,
-                    .step = step,
-                    .expected = static_cast<double>(expected),
-                    .got = static_cast<double>(got)};
-    locate(finding, evidence_.plan.mesh(), rank);
-    finding.message = fmt::format("{}: {}: {} expected, {} got",
-                                  describe_rank(evidence_.plan.mesh(), rank), what, expected, got);
-    position_of_.emplace(what, faults_.size());
-    faults_.push_back({std::move(finding), {rank.value}});
-  }
-
-  void report(CheckRecorder& recorder) {
-    for (Fault& fault : faults_) {
-      if (fault.ranks.size() > 1) {
-        fault.finding.message += "; wrong on " + describe_ranks(fault.ranks, evidence_.num_ranks());
-      }
-      recorder.add(std::move(fault.finding));
-    }
-  }
-
- private:
-  struct Fault {
-    Finding finding;
-    std::vector<std::int64_t> ranks;
-  };
-
-  const Evidence& evidence_;
-  FindingCode code_;
-  std::map<std::string, std::size_t> position_of_;
-  std::vector<Fault> faults_;
-};
-
 void find_nonzero_padding(const Evidence& evidence, Rank rank, CheckRecorder& recorder) {
   const RankRecord& record = evidence.run.rank_record(rank);
   if (record.padding_nonzero == 0) return;
@@ -296,38 +212,6 @@ void check_padding(const Evidence& evidence, Verdict& verdict) {
   }
   for (int p = 0; p < evidence.num_parameters(); ++p)
     find_exposed_padding(evidence, p, recorder);
-  counts.report(recorder);
-  recorder.finish(verdict);
-}
-
-void check_ledger(const Evidence& evidence, Verdict& verdict) {
-  CheckRecorder recorder(CheckId::Ledger);
-  PlannedMemories planned(evidence);
-  CountCheck counts(evidence, FindingCode::MemEstimate);
-  for (std::int64_t rank = 0; rank < evidence.num_ranks(); ++rank) {
-    const Ledger& measured = evidence.run.rank_record(Rank{rank}).ledger;
-    const PlannedMemory& memory = planned.of(Rank{rank});
-    recorder.count(1);
-    counts.compare(Rank{rank}, std::nullopt, "peak bytes in total", memory.ledger.peak_total(),
-                   measured.peak_total());
-    const auto compare_kinds = [&](std::optional<std::int64_t> step, const BytesByKind& expected,
-                                   const BytesByKind& got) {
-      recorder.count(static_cast<std::int64_t>(kNumMemoryKinds));
-      for (std::size_t kind = 0; kind < kNumMemoryKinds; ++kind) {
-        if (expected[kind] == got[kind]) continue;
-        const auto name = name_of(static_cast<MemoryKind>(kind));
-        counts.compare(Rank{rank}, step,
-                       step ? fmt::format("live bytes of {} after step {}", name, *step)
-                            : fmt::format("peak bytes of {}", name),
-                       expected[kind], got[kind]);
-      }
-    };
-    compare_kinds(std::nullopt, memory.ledger.peak(), measured.peak());
-    for (std::int64_t step = 0; step < evidence.num_steps(); ++step) {
-      compare_kinds(step, memory.live_after.at(static_cast<std::size_t>(step)),
-                    evidence.run.step_record(Rank{rank}, step).live_after);
-    }
-  }
   counts.report(recorder);
   recorder.finish(verdict);
 }

@@ -20,8 +20,4 @@ void check_replicas(const Evidence& evidence, Verdict& verdict);
 /// and writes of padding must be 0. \pre run.has_numbers()
 void check_padding(const Evidence& evidence, Verdict& verdict);
 
-/// ledger: peak bytes by kind and in total, and live bytes after every step, are those of the plan
-/// on every rank (MEM_ESTIMATE). Compared: these numbers.
-void check_ledger(const Evidence& evidence, Verdict& verdict);
-
 }  // namespace hpsim

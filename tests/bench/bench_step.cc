@@ -140,6 +140,29 @@ class BareStep {
   std::uint64_t tag_ = 1 << 20;
 };
 
+/// What the events of one optimizer step cost alone, in seconds: a ledger that is told of one
+/// buffer per step of the plan, and writes each event down.
+double time_of_events(const Plan& plan) {
+  constexpr int kRounds = 1000;
+  const auto num_events = plan.steps.size() / static_cast<std::size_t>(kRepetitions + 1);
+  std::vector<MemoryEvent> events(num_events);
+  const auto run = [&](bool records) {
+    Ledger ledger;
+    const Stopwatch watch;
+    for (int round = 0; round < kRounds; ++round) {
+      for (std::size_t i = 0; i < num_events; ++i) {
+        if (records) ledger.begin_event();
+        ledger.allocate(MemoryKind::Gradients, static_cast<std::int64_t>(i));
+        ledger.release(MemoryKind::Gradients, static_cast<std::int64_t>(i));
+        if (records) events[i] = ledger.event();
+      }
+    }
+    return watch.elapsed_s() / kRounds;
+  };
+  (void)run(true);
+  return run(true) - run(false);
+}
+
 void print_row(const std::string& what, const std::string& aim, const std::string& figure) {
   fmt::print("{:<58} {:>10} {:>10}\n", what, aim, figure);
 }
@@ -165,16 +188,18 @@ void bench_steps() {
       kRanks, kRepetitions,
       {"engine step, 8 linear layers 1024 x 1024, FSDP over 4", "the same, one unit gathered ahead",
        "the same, 1021 x 1021", "its collectives alone", "its collectives by Gloo's own algorithms",
-       "its Eigen products alone"},
+       "its Eigen products alone", "the engine step without events of memory"},
       [&](const BenchRank& self) {
         const auto even = std::make_shared<EngineSteps>(even_plan, self.session);
         const auto ahead = std::make_shared<EngineSteps>(ahead_plan, self.session);
         const auto uneven = std::make_shared<EngineSteps>(uneven_plan, self.session);
         const auto bare = std::make_shared<BareStep>(*even_plan, self);
+        const auto unrecorded = std::make_shared<EngineSteps>(even_plan, self.session, false);
         return std::vector<Variant>{
             {"", [even] { even->run_one(); }},           {"", [ahead] { ahead->run_one(); }},
             {"", [uneven] { uneven->run_one(); }},       {"", [bare] { bare->collectives(); }},
-            {"", [bare] { bare->stock_collectives(); }}, {"", [bare] { bare->products(); }}};
+            {"", [bare] { bare->stock_collectives(); }}, {"", [bare] { bare->products(); }},
+            {"", [unrecorded] { unrecorded->run_one(); }}};
       });
   for (const Measured& row : rows)
     print_row(row.name, "", ms(row.median_s()));
@@ -195,6 +220,11 @@ void bench_steps() {
   };
   print_row("one unit ahead / none", "<= 1.02", over_first(1));
   print_row("1021 / 1024", "<= 1.05", over_first(2));
+  print_row("events of memory alone / engine step", "<= 0.01",
+            fmt::format("{:.6f}", time_of_events(*even_plan) / rows[0].median_s()));
+  print_row(
+      "engine step / without events of memory", "",
+      fmt::format("{:.3f}", median_ratio([&](std::size_t r) { return time(0, r) / time(6, r); })));
 }
 
 void bench_connect() {

@@ -13,10 +13,14 @@ namespace hpsim::bench {
 /// The engine of one rank with what it needs; each call runs one optimizer step.
 class EngineSteps {
  public:
-  EngineSteps(const VerifiedPlan& plan, RankSession& session)
+  /// `records_events`: as runs do, memory around every step of the plan.
+  EngineSteps(const VerifiedPlan& plan, RankSession& session, bool records_events = true)
+      : EngineSteps(plan, session, Recording{.tensors = false, .events = records_events}) {}
+
+  EngineSteps(const VerifiedPlan& plan, RankSession& session, Recording what)
       : plan_(*plan),
-        result_("bench", ResultLayout(*plan, false),
-                map_shared(ResultLayout(*plan, false).size_bytes())),
+        result_("bench", ResultLayout(*plan, what),
+                map_shared(ResultLayout(*plan, what).size_bytes())),
         engine_(make_rank_engine(plan, session.rank(), result_)),
         runner_(plan_, *engine_, session, result_) {}
 

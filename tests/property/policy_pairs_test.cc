@@ -281,6 +281,39 @@ TEST_CASE("gathering units ahead changes no result, and gathers none more often"
   CHECK(all.num_uneven > property_count(kCount));
 }
 
+/// What is alive while parameters are made, beside the shards.
+std::int64_t beside_shards(const RankRecord& record) {
+  return record.init.peak_total() - total_of(record.init.live());
+}
+
+TEST_CASE("parameters are the same on meta as on cpu, where whole tensors were alive") {
+  const std::uint64_t seed = property_seed() + 15;
+  Dice dice(seed);
+  int num_less = 0;
+  for (int i = 0; i < property_count(kCount) / 2; ++i) {
+    const SavedIfFailing text(drawn(dice, i), i, seed);
+    INFO("scenario " << i << " of seed " << seed << ", saved as " << text.file());
+    Json json = Json::parse(text.json());
+    json["training"]["init_device"] = "cpu";
+    const VerifiedPlan cpu = plan_of(json);
+    json["training"]["init_device"] = "meta";
+    const VerifiedPlan meta = plan_of(json);
+    const RunResult a = LocalExecutor().run(cpu, {});
+    const RunResult b = LocalExecutor().run(meta, {});
+    REQUIRE(have_equal_losses(a, b));
+    REQUIRE(have_equal_tensors(*cpu, a, b));
+    for (const Rank rank : a.layout().recording()) {
+      REQUIRE(a.rank_record(rank).ledger.peak() == b.rank_record(rank).ledger.peak());
+      REQUIRE(b.rank_record(rank)
+                  .init.peak()[static_cast<std::size_t>(MemoryKind::UnshardedParameters)] == 0);
+      // A shard that is drawn apart is smaller than its tensor.
+      REQUIRE(beside_shards(b.rank_record(rank)) <= beside_shards(a.rank_record(rank)));
+      num_less += beside_shards(b.rank_record(rank)) < beside_shards(a.rank_record(rank)) ? 1 : 0;
+    }
+  }
+  CHECK(num_less > property_count(kCount) / 2);
+}
+
 /// Calls change(json) on exact scenarios until `count` of them were judged: what it returns are two
 /// scenarios that must come to the same. Those whose numbers outgrow their dtype are left out.
 void compare_exact_pairs(std::uint64_t seed, int count,

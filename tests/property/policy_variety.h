@@ -34,7 +34,7 @@ class PolicyVariety {
       CAPTURE(what, count);
       CHECK(count >= least);
     }
-    CHECK(counts_.size() == 27);
+    CHECK(counts_.size() == 28);
   }
 
  private:
@@ -81,6 +81,7 @@ class PolicyVariety {
       note("clipping by another norm", !std::isinf(clip->norm_type) && clip->norm_type != 2);
     }
     note("reduce_unused", training.reduce_unused);
+    note("parameters on meta", training.init_device == InitDevice::Meta);
   }
 
   void add_inactive(const Scenario& scenario) {

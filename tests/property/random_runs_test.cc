@@ -149,6 +149,11 @@ bool is_as_told(const VerifiedPlan& plan, const RunResult& symbolic, const RunRe
     const RankRecord& used = run.rank_record(rank);
     if (told.ledger.peak() != used.ledger.peak()) return false;
     if (told.ledger.peak_total() != used.ledger.peak_total()) return false;
+    if (told.init.peak() != used.init.peak()) return false;
+    const auto events_told = symbolic.memory_events(rank);
+    const auto events = run.memory_events(rank);
+    if (!std::equal(events_told.begin(), events_told.end(), events.begin(), events.end()))
+      return false;
     for (std::int64_t step = 0; step < run.layout().num_steps(); ++step) {
       if (symbolic.step_record(rank, step).live_after != run.step_record(rank, step).live_after)
         return false;

@@ -34,8 +34,10 @@ class Ranks {
         features_(features),
         result_("test", ResultLayout(plan, /*records_tensors=*/false),
                 zeroed(ResultLayout(plan, false).size_bytes())) {
-    for (std::int64_t rank = 0; rank < plan.mesh().num_ranks(); ++rank)
+    for (std::int64_t rank = 0; rank < plan.mesh().num_ranks(); ++rank) {
       memories_.push_back(std::make_unique<RankMemory<double>>(plan, Rank{rank}, result_));
+      memories_.back()->make_parameters();
+    }
   }
 
   /// Value of an element of the whole activation.

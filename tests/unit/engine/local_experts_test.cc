@@ -81,6 +81,7 @@ class Ranks {
     for (std::int64_t rank = 0; rank < plan.mesh().num_ranks(); ++rank) {
       const std::int64_t rows = data.rows.at(static_cast<std::size_t>(rank));
       memories_.push_back(std::make_unique<RankMemory<double>>(plan, Rank{rank}, result_));
+      memories_.back()->make_parameters();
       experts_.emplace_back(plan, kModule, plan.mesh().coordinate_of(Rank{rank}), rows,
                             *memories_.back());
       x_.push_back(part_of(data.x, first * kDim, (first + rows) * kDim));

@@ -30,7 +30,9 @@ struct OneRankOf {
       : plan(std::move(of_plan)),
         result(result_for(plan)),
         record(result.rank_record(rank)),
-        memory(plan, rank, result) {}
+        memory(plan, rank, result) {
+    memory.make_parameters();
+  }
   OneRankOf(Scenario scenario, Rank rank) : OneRankOf(build_plan(std::move(scenario)), rank) {}
   OneRankOf(const OneRankOf&) = delete;
   OneRankOf& operator=(const OneRankOf&) = delete;

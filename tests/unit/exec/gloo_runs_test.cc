@@ -15,6 +15,7 @@
 #include "plan/verify_plan.h"
 #include "support/catch.h"
 #include "support/scenarios.h"
+#include "trace/plan_ledger.h"
 
 namespace hpsim {
 namespace {
@@ -100,6 +101,31 @@ std::vector<Scenario> scenarios_in_runs() {
   }
   scenarios[2].fully_shard.post_forward_size = 3;
   return scenarios;
+}
+
+TEST_CASE("every event of every rank over Gloo has the bytes that the plan tells") {
+  std::vector<Scenario> scenarios = scenarios_in_runs();
+  scenarios[1].training.optimizer.kind = OptimizerSpec::Kind::Adam;
+  scenarios[2].training.init_device = InitDevice::Meta;
+  int num_compared = 0;
+  for (const Scenario& scenario : scenarios) {
+    const VerifiedPlan plan = verified(scenario);
+    const RunResult run = make_gloo_executor()->run(plan, {});
+    for (std::int64_t r = 0; r < plan->mesh().num_ranks(); ++r) {
+      const Rank rank{r};
+      const PlannedMemory planned = planned_memory(*plan, plan->mesh().coordinate_of(rank));
+      const auto events = run.memory_events(rank);
+      REQUIRE(events.size() == planned.events.size());
+      for (std::size_t i = 0; i < events.size(); ++i) {
+        CAPTURE(r, i);
+        REQUIRE(events[i] == planned.events[i]);
+        ++num_compared;
+      }
+      CHECK(run.rank_record(rank).init.peak() == planned.init.peak());
+      CHECK(run.rank_record(rank).init.peak_total() == planned.init.peak_total());
+    }
+  }
+  CHECK(num_compared > 500);
 }
 
 bool same_parameters(const VerifiedPlan& plan, const RunResult& a, const VerifiedPlan& other,

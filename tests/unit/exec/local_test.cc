@@ -128,6 +128,10 @@ TEST_CASE("memory and padding that ranks measure is what the plan says, byte for
       CHECK(measured.ledger.peak() == planned.ledger.peak());
       CHECK(measured.ledger.peak_total() == planned.ledger.peak_total());
       CHECK(measured.ledger.live() == planned.ledger.live());
+      CHECK(measured.init.peak() == planned.init.peak());
+      CHECK(measured.init.peak_total() == planned.init.peak_total());
+      const auto events = run.memory_events(rank);
+      CHECK(std::vector<MemoryEvent>(events.begin(), events.end()) == planned.events);
       CHECK(measured.pad_allocations == planned.pad_allocations);
       CHECK(measured.pad_copies == planned.pad_copies);
       for (std::size_t step = 0; step < planned.live_after.size(); ++step) {

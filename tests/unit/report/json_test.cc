@@ -52,6 +52,14 @@ TEST_CASE("the report of 7 rows over 4 ranks says what the format says") {
                                        "peak_unsharded_bytes": 256, "peak_bytes": 640})json"));
   CHECK(json["ledger"]["padding"] == parsed(R"json({"peak": 32, "after_step": [32]})json"));
   CHECK(json["ledger"].size() == 8);
+  CHECK(json["memory"] == parsed(R"json({
+      "init": {"peak": 288, "sharded_parameters": 64, "unsharded_parameters": 224},
+      "peak": {"bytes": 640, "plan_step": 0, "at": "unshard of unit \"(root)\"", "step": 0},
+      "events": [
+        {"plan_step": 0, "peak": 640, "live": 352, "sharded_parameters": 64, "padding": 32,
+         "unsharded_parameters": 256},
+        {"plan_step": 1, "peak": 352, "live": 96, "sharded_parameters": 64, "padding": 32}
+      ]})json"));
   CHECK(json["checks"][5] ==
         parsed(R"json({"id": "gradient-parity", "verdict": "pass", "compared": 56,
       "worst": {"param": "weight", "rank": 3, "step": 0, "ratio": 0.125}})json"));

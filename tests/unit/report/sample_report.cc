@@ -87,6 +87,13 @@ Report sample_report() {
   report.ledger[0] = {64, {64}};  // 2 rows of 8, 4 bytes each
   report.ledger[1] = {32, {32}};
   report.ledger[2] = {256, {0}};
+  // The whole (7, 8) beside a slot while it is made; two events of a training.
+  Ledger init;
+  init.allocate(MemoryKind::ShardedParameters, 64);
+  init.allocate(MemoryKind::UnshardedParameters, 224);
+  report.memory.add(init, std::vector<MemoryEvent>{{{64, 32, 256, 0, 0, 0, 0, 0}, 640},
+                                                   {{64, 32, 0, 0, 0, 0, 0, 0}, 352}});
+  report.peak_at = "unshard of unit \"(root)\"";
   return report;
 }
 

@@ -24,6 +24,26 @@ TEST_CASE("the ledger keeps peaks by kind and of the sum at one moment") {
   CHECK_THROWS_AS(ledger.release(MemoryKind::Gradients, 1), InternalError);
 }
 
+TEST_CASE("the ledger tells of events: what is left, and the most within") {
+  Ledger ledger;
+  ledger.allocate(MemoryKind::Gradients, 10);
+  ledger.begin_event();
+  CHECK(ledger.event() == MemoryEvent{ledger.live(), 10});
+  ledger.allocate(MemoryKind::Padding, 5);
+  ledger.release(MemoryKind::Gradients, 10);
+  CHECK(ledger.event().peak_total == 15);
+  CHECK(total_of(ledger.event().live_after) == 5);
+  ledger.begin_event();
+  ledger.release(MemoryKind::Padding, 5);
+  // Of what was alive when it began, too.
+  CHECK(ledger.event().peak_total == 5);
+  CHECK(ledger.peak_total() == 15);
+  ledger.allocate(MemoryKind::Padding, 1);
+  ledger.restart_peaks();
+  CHECK(ledger.peak_total() == 1);
+  CHECK(ledger.peak() == ledger.live());
+}
+
 struct Region {
   std::int64_t begin = 0, end = 0;
 };
@@ -46,6 +66,9 @@ TEST_CASE("what ranks record lies apart, aligned, inside the block, on any mesh"
     add(layout.rank_record(rank), sizeof(RankRecord));
     add(layout.executed(rank),
         layout.max_collectives() * static_cast<std::int64_t>(sizeof(ExecutedCollective)));
+    CHECK(layout.num_events() == static_cast<std::int64_t>(plan.steps.size()));
+    add(layout.memory_events(rank),
+        layout.num_events() * static_cast<std::int64_t>(sizeof(MemoryEvent)));
     for (int p = 0; p < num_parameters; ++p) {
       // Number of boxes and of dims, then offset and shape of one box.
       const auto num_dims = static_cast<std::int64_t>(plan.parameter(p).shape.size());
@@ -75,6 +98,22 @@ TEST_CASE("what ranks record lies apart, aligned, inside the block, on any mesh"
   CHECK(regions.back().end <= layout.size_bytes());
   CHECK_THROWS_AS(layout.gradient(Rank{0}, 3, 0), InternalError);
   CHECK_THROWS_AS(ResultLayout(plan, false).parameter(Rank{0}, 0, 0), InternalError);
+  const ResultLayout without(plan, Recording{.tensors = true, .events = false});
+  CHECK_THROWS_AS(without.memory_events(Rank{0}), InternalError);
+  CHECK(without.size_bytes() < layout.size_bytes());
+}
+
+TEST_CASE("where only some ranks record, events are left out if there would be too many") {
+  Scenario scenario = test::fsdp_scenario(test::elementwise_model({{"w", {7}}}), 4);
+  const Plan plan = build_plan(scenario);
+  const auto num_steps = static_cast<std::int64_t>(plan.steps.size());
+  const std::int64_t most = ResultLayout::kMostEvents / num_steps;
+  std::vector<Rank> recording(static_cast<std::size_t>(most), Rank{0});
+  CHECK(ResultLayout(plan, recording).records_events());
+  recording.push_back(Rank{1});
+  CHECK_FALSE(ResultLayout(plan, recording).records_events());
+  // All ranks of a run always do.
+  CHECK(ResultLayout(plan, true).records_events());
 }
 
 TEST_CASE("tags tell apart what must not be exchanged") {

@@ -98,7 +98,9 @@ void fill_execution(const Plan& plan, Rank rank, RunResult& run) {
         overlap_of(plan, step).completed_in};
   }
   const PlannedMemory memory = planned_memory(plan, coordinate);
+  record.init = memory.init;
   record.ledger = memory.ledger;
+  std::copy(memory.events.begin(), memory.events.end(), run.memory_events(rank).begin());
   record.pad_allocations = memory.pad_allocations;
   record.pad_copies = memory.pad_copies;
   record.padding_checked = memory.pad_copies;

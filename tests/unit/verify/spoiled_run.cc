@@ -56,6 +56,10 @@ RunResult run_spoiled(const VerifiedPlan& plan, const Spoiling& spoiling) {
     engines.push_back(make_rank_engine(plan, Rank{rank}, result));
   for (std::size_t i = 0; i < plan->steps.size(); ++i) {
     const auto plan_step = static_cast<std::int64_t>(i);
+    const std::int64_t step = plan->steps[i].step;
+    const bool begins = i == 0 || plan->steps[i - 1].step != step;
+    for (std::size_t rank = 0; spoiling.before_step && begins && rank < engines.size(); ++rank)
+      spoiling.before_step(step, Rank{static_cast<std::int64_t>(rank)}, *engines[rank]);
     Calls calls;
     for (const auto& engine : engines)
       calls.push_back(engine->begin(plan_step));
