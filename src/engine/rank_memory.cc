@@ -146,13 +146,13 @@ typename RankMemory<T>::Ends RankMemory<T>::begin_unshard(int b) {
   constexpr MemoryKind kKind = MemoryKind::UnshardedParameters;
   BucketState& state = state_at(b);
   expect_settled(b);
+  if (state.part.data() == nullptr) check_storage_padding(b);
   state.is_pending = true;
   const Bucket& bucket = bucket_at(b);
   if (state.part.data() != nullptr) {
     state.gathered = take(kKind, bucket.dtype, state.gathered_elems);
     return {state.part.data(), state.gathered.data()};
   }
-  check_storage_padding(b);
   const bool is_cut = bucket.sharded_group.size > 1;
   if (is_cut && !bucket.casts) {
     state.gathered = take(kKind, bucket.dtype, state.gathered_elems);

@@ -70,8 +70,9 @@ TEST_CASE("padding that is not zero is seen when it is sent: in a gather, and in
 
 TEST_CASE("shards are views of the communication storage: what is gathered is what is optimized") {
   LastOfFour rank;
+  const float* const shard = rank.memory.shard(0);
   const auto ends = rank.memory.begin_unshard(0);
-  CHECK(ends.input == rank.memory.shard(0));
+  CHECK(ends.input == shard);
   CHECK(rank.memory.shard_elems(0) == 8);
   for (std::int64_t i = 8; i < 16; ++i)
     CHECK(ends.input[i] == 0);
