@@ -92,15 +92,17 @@ class Writer {
       return placements.empty() ? Json(nullptr) : placements_json(placements, vocabulary());
     };
     const Step& s = step(each.step);
-    return {{"index", each.step},
-            {"kind", name_of(s.kind)},
-            {"phase", name_of(s.phase)},
-            {"of", each.is_gradient ? "gradient" : "parameter"},
-            {"before", layout(each.before)},
-            {"after", layout(each.after)},
-            {"bytes_before", each.bytes_before},
-            {"bytes_after", each.bytes_after},
-            {"rule", s.why.rule}};
+    Json json{{"index", each.step},
+              {"kind", name_of(s.kind)},
+              {"phase", name_of(s.phase)},
+              {"of", each.is_gradient ? "gradient" : "parameter"},
+              {"before", layout(each.before)},
+              {"after", layout(each.after)},
+              {"bytes_before", each.bytes_before},
+              {"bytes_after", each.bytes_after},
+              {"rule", s.why.rule}};
+    if (s.is_recomputed) json["recomputed"] = true;
+    return json;
   }
 
   /// Ranks that vary along `dims`, all of them or the first.

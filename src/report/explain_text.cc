@@ -243,7 +243,7 @@ class Section {
         bytes += fmt::format(" -> {}", format_bytes(each.bytes_after));
       }
       table.add_row({{fmt::format("{}", each.step), Ink::Dim},
-                     {std::string(name_of(s.kind))},
+                     {step_text(s)},
                      {each.is_gradient ? "grad" : "param"},
                      {layout},
                      {bytes}});

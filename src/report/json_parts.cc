@@ -177,6 +177,7 @@ Json collective_json(const Mesh& mesh, const std::vector<PayloadReport>& payload
       {"bytes_in", elems_json(mesh, spec.elems_in, lists_ranks, elem_bytes)},
       {"bytes_out", elems_json(mesh, spec.elems_out, lists_ranks, elem_bytes)}};
   if (!payload.activation.empty()) json["activation"] = payload.activation;
+  if (collective.is_recomputed) json["recomputed"] = true;
   if (spec.is_routed) json["routing"] = "balanced";
   if (collective.routed) {
     json["routed"] = {

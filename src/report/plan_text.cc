@@ -196,17 +196,20 @@ class PlanText {
     return fmt::format("{}: {}, … ({})", unit, name, members.length());
   }
 
-  /// Of a redistribution what it does.
-  [[nodiscard]] std::string_view kind_of(const Step& step) const {
-    if (step.redistribution < 0) return name_of(step.kind);
-    const auto at = static_cast<std::size_t>(step.redistribution);
-    return name_of(plan_.redistributions.at(at).transition.op);
+  /// Of a redistribution what it does; "forward again" of what is recomputed.
+  [[nodiscard]] std::string kind_of(const Step& step) const {
+    std::string_view kind = name_of(step.kind);
+    if (step.redistribution >= 0) {
+      const auto at = static_cast<std::size_t>(step.redistribution);
+      kind = name_of(plan_.redistributions.at(at).transition.op);
+    }
+    return fmt::format("{}{}", kind, step.is_recomputed ? " again" : "");
   }
 
   [[nodiscard]] Line line(std::size_t index) const {
     const Step& step = plan_.steps[index];
     Line line{.index = fmt::format("{}", index),
-              .kind = std::string(kind_of(step)),
+              .kind = kind_of(step),
               .of = subject(step),
               .why = footnotes_.label(step.why)};
     line.work.resize(5);

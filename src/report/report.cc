@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "plan/rank_layout.h"
+#include "plan/recomputation.h"
 #include "report/digest.h"
 #include "report/expect.h"
 #include "report/json.h"
@@ -250,8 +251,9 @@ std::vector<std::string> units_of_modules(const Scenario& scenario) {
 int token_payload(const Plan& plan, const Step& step) {
   const std::vector<int> modules = experts_modules(plan.scenario.model);
   const auto index = std::find(modules.begin(), modules.end(), step.module) - modules.begin();
+  const Phase direction = runs_forward(step) ? Phase::Forward : Phase::Backward;
   const auto kind =
-      std::find(kTokenSteps.begin(), kTokenSteps.end(), std::pair(step.phase, step.kind)) -
+      std::find(kTokenSteps.begin(), kTokenSteps.end(), std::pair(direction, step.kind)) -
       kTokenSteps.begin();
   return static_cast<int>(plan.buckets.size() + plan.redistributions.size()) + 1 +
          static_cast<int>(index) * static_cast<int>(kTokenSteps.size()) + static_cast<int>(kind);
@@ -334,6 +336,7 @@ CollectiveReport collective_report(const Plan& plan, const Step& step, std::int6
           .micro_batch = step.micro_batch,
           .payload = payload_of(plan, step),
           .partial = step.partial,
+          .is_recomputed = step.is_recomputed,
           .spec = step.collective.value()};
 }
 

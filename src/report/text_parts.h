@@ -25,6 +25,13 @@ inline constexpr std::size_t kIndent = 2;
 [[nodiscard]] std::string header_text(const Scenario& scenario, std::string_view leader,
                                       const TextStyle& style);
 
+/// "forward", "dispatch"; of what is recomputed "forward again".
+[[nodiscard]] std::string step_text(const Step& step);
+
+/// The parts of `activation_checkpointing`: "blocks.0, blocks.1"; of many the first, and how many
+/// more. Empty if there are none.
+[[nodiscard]] std::string recomputed_parts_text(const Scenario& scenario);
+
 /// The text cut at blanks into lines of at most `width` columns; a longer word gets its own line.
 [[nodiscard]] std::string wrapped(std::string_view text, std::size_t indent, std::size_t width);
 
