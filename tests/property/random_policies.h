@@ -9,7 +9,8 @@ namespace hpsim::test {
 /// Adds to a valid scenario what else a training step may be made of, and keeps it valid:
 /// micro-batches that reduce, or all-reduce, at the end or now and then; what ranks keep between
 /// passes; collectives of single parameters; clipping; frozen parameters that are unfrozen or not;
-/// parts that some ranks leave out of some passes; valid positions by rank; dtypes of parameters,
+/// parts that some ranks leave out of some passes; parts that backward computes again; valid
+/// positions by rank; dtypes of parameters,
 /// of compute, of reduction and of what units give. At least one parameter has a gradient in every
 /// pass.
 /// \param is_narrow some dtype has 16 bits: for small models, or bounds say nothing; not with

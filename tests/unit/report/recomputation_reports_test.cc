@@ -37,7 +37,7 @@ Plan block_plan(bool is_recomputed) {
                 "bias": false}}]}},
             {{"name": "out", "type": "linear", "in_features": 4, "out_features": 2,
               "bias": false}}],
-          "parallelize": {{"block.up": "colwise", "block.down": "rowwise"}},
+          "data": {{"sample_shape": [6]}}, "parallelize": {{"block.up": "colwise", "block.down": "rowwise"}},
           "training": {{"activation_checkpointing": [{}]}}}})x",
                                                is_recomputed ? R"("block")" : ""),
                                    "again.json"));
@@ -84,14 +84,18 @@ TEST_CASE("a golden freezes what comes again, and its differences name it") {
                    "gone)") == 1);
 }
 
+std::int64_t count_of(const std::string& text, const std::string& what) {
+  std::int64_t count = 0;
+  for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1))
+    ++count;
+  return count;
+}
+
 TEST_CASE("a plan lists what is computed again") {
   const PlanReport report = make_plan_report(block_plan(true));
   const std::string text = plan_text(report, {}, false);
-  for (const char* const step :
-       {"forward again         block.up", "forward again         block.act",
-        "forward again         block.down", "all_reduce again      output of \"block.down\""}) {
-    CHECK_THAT(text, Contains(step));
-  }
+  CHECK(count_of(text, "forward again ") == 3);
+  CHECK(count_of(text, "all_reduce again ") == 1);
   CHECK_THAT(text, Contains("activation_checkpointing: forward kept what the part takes"));
   const Json steps = plan_json(report, {})["steps"];
   const auto count = std::count_if(steps.begin(), steps.end(), [](const Json& step) {

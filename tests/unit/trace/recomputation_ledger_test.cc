@@ -66,8 +66,8 @@ TEST_CASE("what experts keep is free after forward where backward computes it ag
           "data": {"sample_shape": [4]}, "training": {"activation_checkpointing": [)" +
                    patterns + "]}");
   };
-  // Two vectors of 4: input 8; of each moe logits 4, rows sorted 8, inside 12, outputs of experts 8;
-  // what a gives 8, the gradient of what b gives 8.
+  // Two vectors of 4: input 8; of each moe logits 4, rows sorted 8, inside 12, outputs of experts
+  // 8; what a gives 8, the gradient of what b gives 8.
   CHECK(kept_elems(experts("")) == 8 + 2 * (4 + 8 + 12 + 8) + 8 + 8);
   CHECK(kept_elems(experts(R"("a", "b")")) == 8 + 8 + 8);
   CHECK(kept_elems(experts(R"("b")")) == 8 + (4 + 8 + 12 + 8) + 8 + 8);
