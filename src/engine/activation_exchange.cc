@@ -16,6 +16,10 @@ std::size_t position_of(std::int64_t data_rank, const ActivationPart& part) {
   return static_cast<std::size_t>(it - part.data_ranks.begin());
 }
 
+bool has_from(const Redistribution& redistribution, const std::vector<int>& freed) {
+  return std::find(freed.begin(), freed.end(), redistribution.from) != freed.end();
+}
+
 }  // namespace
 
 template <class T>
@@ -84,8 +88,8 @@ ActivationExchange<T>::ActivationExchange(const Plan& plan, const Redistribution
       batch_(plan.scenario.micro_batch_size()),
       op_(redistribution.transition.op),
       sizes_(redistribution_sizes(plan, redistribution, coordinate)),
-      frees_from_(std::find(redistribution.freed.begin(), redistribution.freed.end(),
-                            redistribution.from) != redistribution.freed.end()),
+      frees_from_in_({has_from(redistribution, redistribution.freed),
+                      has_from(redistribution, redistribution.freed_when_recomputed)}),
       is_added_(redistribution.is_added),
       from_dtype_(plan.values.at(static_cast<std::size_t>(redistribution.from)).dtype),
       to_dtype_(plan.values.at(static_cast<std::size_t>(redistribution.to)).dtype) {
@@ -105,7 +109,9 @@ ActivationExchange<T>::ActivationExchange(const Plan& plan, const Redistribution
 }
 
 template <class T>
-typename ActivationExchange<T>::Ends ActivationExchange<T>::begin(LocalActivation<T>& from) {
+typename ActivationExchange<T>::Ends ActivationExchange<T>::begin(LocalActivation<T>& from,
+                                                                  bool is_recomputed) {
+  frees_from_ = frees_from_in_[is_recomputed ? 1 : 0];
   HPSIM_CHECK(from.elems == sizes_.before_elems, "{} elements where the plan has {}", from.elems,
               sizes_.before_elems);
   if (!communicates(op_)) return {};

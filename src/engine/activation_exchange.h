@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -49,8 +50,8 @@ class ActivationExchange {
   };
 
   /// Ends of the collective; none for local changes. Where `from` is of no more use afterwards, an
-  /// all_reduce works in its place.
-  [[nodiscard]] Ends begin(LocalActivation<T>& from);
+  /// all_reduce works in its place; the recomputation has uses of its own.
+  [[nodiscard]] Ends begin(LocalActivation<T>& from, bool is_recomputed = false);
   /// Frees `from` where it is of no more use, and puts what arrived into `to`, or adds it to that;
   /// sums are rounded to the dtype of the activation, casts to that of `to`. Returns whether a
   /// value changed by rounding.
@@ -70,8 +71,9 @@ class ActivationExchange {
   std::int64_t batch_;
   RedistributeOp op_;
   RedistributionSizes sizes_;
-  bool is_first_ = false;  ///< along the mesh dims of the change
-  bool frees_from_ = false;
+  bool is_first_ = false;                   ///< along the mesh dims of the change
+  std::array<bool, 2> frees_from_in_ = {};  ///< for the first time, and recomputed
+  bool frees_from_ = false;                 ///< the one at hand
   bool is_added_ = false;
   DType from_dtype_ = DType::Float32;
   DType to_dtype_ = DType::Float32;

@@ -82,12 +82,12 @@ class ElementwiseModel : public LocalModel<T> {
     memory_.give_back(MemoryKind::Activations, scenario_.numerics.dtype, targets_[at], drawn);
   }
 
-  CollectiveEnds<T> begin_redistribute(int redistribution) override {
-    HPSIM_CHECK(false, "redistribution {} of a model without activations", redistribution);
+  CollectiveEnds<T> begin_redistribute(const Step& step) override {
+    HPSIM_CHECK(false, "redistribution {} of a model without activations", step.redistribution);
     return {};
   }
-  void finish_redistribute(int redistribution) override {
-    HPSIM_CHECK(false, "redistribution {} of a model without activations", redistribution);
+  void finish_redistribute(const Step& step) override {
+    HPSIM_CHECK(false, "redistribution {} of a model without activations", step.redistribution);
   }
 
   TokenEnds begin_tokens(const Step& step) override {

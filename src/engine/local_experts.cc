@@ -218,6 +218,12 @@ void LocalExperts<T>::outputs(T* y) const {
 }
 
 template <class T>
+void LocalExperts<T>::forget_forward() {
+  for (LocalActivation<T>* kept : {&y_, &x_, &inner_})
+    give_back(memory_, *kept);
+}
+
+template <class T>
 void LocalExperts<T>::input_gradients(T* dx, T* dlogits) {
   if (dlogits != nullptr) routing_backward(shape_, p_.data(), chosen_.data(), dp_.data(), dlogits);
   if (!needs_dx_) return;

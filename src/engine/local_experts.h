@@ -50,6 +50,8 @@ class LocalExperts {
 
   /// y = sum over the choices of a row, by falling probability, of p times the expert's output.
   void outputs(T* y) const;
+  /// Gives back what forward keeps for backward: nothing reads it, or it is made anew. \pre outputs
+  void forget_forward();
   /// dx, unless nothing needs it, and dlogits, unless it is null.
   void input_gradients(T* dx, T* dlogits);
 

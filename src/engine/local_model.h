@@ -44,7 +44,8 @@ class LocalModel {
 
   virtual void enter_pass(const Pass& pass) = 0;
 
-  /// One module, or one elementwise parameter. \pre its parameters are whole
+  /// One module, or one elementwise parameter, for the first time or once more (recomputed).
+  /// \pre its parameters are whole
   virtual void forward(const Step& step) = 0;
   /// What this rank does of the loss before its collective, and the ends of that, if it has one.
   [[nodiscard]] virtual CollectiveEnds<T> begin_loss() = 0;
@@ -64,11 +65,11 @@ class LocalModel {
   /// How many positions the rank routed to each expert. \pre the forward of the experts module
   [[nodiscard]] virtual std::vector<std::int64_t> routed_counts(int module) const = 0;
 
-  /// What this rank does of a change of layout before its collective, and the ends of that; no ends
-  /// where there is none.
-  [[nodiscard]] virtual CollectiveEnds<T> begin_redistribute(int redistribution) = 0;
+  /// What this rank does of a Redistribute step before its collective, and the ends of that; no
+  /// ends where there is none.
+  [[nodiscard]] virtual CollectiveEnds<T> begin_redistribute(const Step& step) = 0;
   /// What remains of it. \pre begin_redistribute, the collective was carried out if there is one
-  virtual void finish_redistribute(int redistribution) = 0;
+  virtual void finish_redistribute(const Step& step) = 0;
 };
 
 /// `plan`, `memory` and `arithmetic` must outlive the model.

@@ -9,6 +9,7 @@
 #include "engine/local_model.h"
 #include "engine/module_kernels.h"
 #include "plan/bypassed_parts.h"
+#include "plan/recomputation.h"
 #include "scenario/precision.h"
 
 namespace hpsim {
@@ -106,12 +107,12 @@ class ModuleModel : public LocalModel<T> {
       if (step.kind == StepKind::Route) {
         ends = experts.begin_route(inputs_of(planned).at(1));
       } else if (step.kind == StepKind::Combine) {
-        ends = experts.begin_combine(step.phase);
+        ends = experts.begin_combine(direction_of(step));
       } else {
-        const bool is_forward = step.phase == Phase::Forward;
+        const bool is_forward = runs_forward(step);
         if (!is_forward) begin_backward(step);
         const int rows = is_forward ? planned.inputs.at(0) : planned.output_gradient;
-        ends = experts.begin_dispatch(step.phase, value(rows).data.data());
+        ends = experts.begin_dispatch(direction_of(step), value(rows).data.data());
       }
     });
     return ends;
@@ -120,9 +121,9 @@ class ModuleModel : public LocalModel<T> {
   void finish_tokens(const Step& step) override {
     LocalExperts<T>& experts = experts_.at(step.module);
     if (step.kind == StepKind::Route) return experts.finish_route();
-    if (step.kind == StepKind::Dispatch) return experts.finish_dispatch(step.phase);
+    if (step.kind == StepKind::Dispatch) return experts.finish_dispatch(direction_of(step));
     experts.finish_combine();
-    if (step.phase == Phase::Forward) return give_outputs(step, experts);
+    if (runs_forward(step)) return give_outputs(step, experts);
     give_input_gradients(step, experts);
   }
 
@@ -130,19 +131,19 @@ class ModuleModel : public LocalModel<T> {
     return experts_.at(module).routed_counts();
   }
 
-  CollectiveEnds<T> begin_redistribute(int redistribution) override {
-    const Redistribution& change = redistribution_at(redistribution);
+  CollectiveEnds<T> begin_redistribute(const Step& step) override {
+    const Redistribution& change = redistribution_at(step.redistribution);
     if (change.activation == 0 && !change.is_gradient) draw_input();
-    const auto ends = exchange(redistribution).begin(value(change.from));
+    const auto ends = exchange(step.redistribution).begin(value(change.from), step.is_recomputed);
     return {ends.input, ends.output};
   }
 
-  void finish_redistribute(int redistribution) override {
-    const Redistribution& change = redistribution_at(redistribution);
+  void finish_redistribute(const Step& step) override {
+    const Redistribution& change = redistribution_at(step.redistribution);
     arithmetic_.run([&] {
-      arithmetic_.note(exchange(redistribution).finish(value(change.from), value(change.to)));
+      arithmetic_.note(exchange(step.redistribution).finish(value(change.from), value(change.to)));
     });
-    for (const int freed : change.freed) {
+    for (const int freed : freed_after(plan_, step)) {
       if (freed != change.from) give_back(memory_, value(freed));
     }
   }
@@ -180,11 +181,17 @@ class ModuleModel : public LocalModel<T> {
     return inputs;
   }
 
-  void give_outputs(const Step& step, const LocalExperts<T>& experts) {
+  /// As the experts see it: what is recomputed is the way forward.
+  static Phase direction_of(const Step& step) {
+    return runs_forward(step) ? Phase::Forward : Phase::Backward;
+  }
+
+  void give_outputs(const Step& step, LocalExperts<T>& experts) {
     const ModulePlan& planned = planned_at(step.module);
     LocalActivation<T>& output = value(planned.output);
     output = take(planned.output);
     arithmetic_.run([&] { experts.outputs(output.data.data()); });
+    if (!keeps_for_backward(plan_, step)) experts.forget_forward();
     round(output);
     end_forward(step);
   }
@@ -226,7 +233,7 @@ class ModuleModel : public LocalModel<T> {
     for (const BypassedPart& part : bypassed_parts(plan_, step)) {
       if (part.last == step.module) pass_on(part, step);
     }
-    free(planned_at(step.module).freed_after_forward);
+    free(freed_after(plan_, step));
   }
   void begin_backward(const Step& step) {
     for (const BypassedPart& part : bypassed_parts(plan_, step)) {
@@ -237,7 +244,7 @@ class ModuleModel : public LocalModel<T> {
     for (const BypassedPart& part : bypassed_parts(plan_, step)) {
       if (part.first == step.module && part.copies()) pass_back(part, step);
     }
-    free(planned_at(step.module).freed_after_backward);
+    free(freed_after(plan_, step));
   }
 
   [[nodiscard]] LocalActivation<T> take(int index) {

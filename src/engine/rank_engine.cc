@@ -124,7 +124,7 @@ class RankEngineOf : public RankEngine {
                                          plan_.bucket(step.bucket).post_forward_size > 0);
         break;
       case StepKind::Redistribute: {
-        const auto ends = model_->begin_redistribute(step.redistribution);
+        const auto ends = model_->begin_redistribute(step);
         if (step.collective) return call(plan_step, ends.input, ends.output);
         break;
       }
@@ -191,7 +191,7 @@ class RankEngineOf : public RankEngine {
     if (ends_unshard || step.kind == StepKind::WaitUnshard) memory_.end_unshard(step.bucket);
     if (moves_tokens(step.kind)) model_->finish_tokens(step);
     if (step.kind == StepKind::Loss) record_losses(model_->finish_loss());
-    if (step.kind == StepKind::Redistribute) model_->finish_redistribute(step.redistribution);
+    if (step.kind == StepKind::Redistribute) model_->finish_redistribute(step);
     if (step.kind == StepKind::ReduceScatter) {
       memory_.end_reduce_scatter(step.bucket);
       finish_sum(step, memory_.arrived_row(step.bucket));
@@ -298,14 +298,17 @@ class RankEngineOf : public RankEngine {
             .counts_out = ends.counts_out};
   }
 
-  /// Of an experts module.
+  /// Of an experts module. What is computed again is routed as before.
   void record_routing(const Step& step) {
     const auto found = std::find(experts_modules_.begin(), experts_modules_.end(), step.module);
     if (found == experts_modules_.end()) return;
     const std::vector<std::int64_t> counts = model_->routed_counts(step.module);
-    std::copy(counts.begin(), counts.end(),
-              result_.routed(rank_, pass_of(plan_.scenario, step),
-                             static_cast<int>(found - experts_modules_.begin())));
+    std::int64_t* const recorded = result_.routed(
+        rank_, pass_of(plan_.scenario, step), static_cast<int>(found - experts_modules_.begin()));
+    HPSIM_CHECK(!step.is_recomputed || std::equal(counts.begin(), counts.end(), recorded),
+                "\"{}\" routes other positions when it is computed again",
+                module_name(plan_.scenario.model, step.module));
+    std::copy(counts.begin(), counts.end(), recorded);
   }
 
   void record_losses(const std::vector<T>& terms) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "plan/recomputation.h"
 
 namespace hpsim {
 namespace {
@@ -48,10 +49,11 @@ ActivationReplay::ActivationReplay(const Plan& plan)
 
 void ActivationReplay::begin_pass() {
   states_.clear();
+  made_.assign(plan_.values.size(), 0);
   // The model's input is there from the start, in whichever value is first of it.
   for (std::size_t value = 0; value < plan_.values.size(); ++value) {
     if (plan_.values[value].activation != 0 || plan_.values[value].is_gradient) continue;
-    states_[static_cast<int>(value)] = {input_layout(plan_.scenario), {}};
+    make(static_cast<int>(value), {input_layout(plan_.scenario), {}});
     return;
   }
 }
@@ -60,21 +62,24 @@ std::optional<ActivationReplay::Fault> ActivationReplay::take(const Step& step) 
   std::optional<Fault> fault;
   const std::pair<std::int64_t, std::int64_t> pass = {step.step, step.micro_batch};
   if (step.phase != Phase::Optimizer && std::exchange(pass_, pass) != pass) begin_pass();
-  const auto module = static_cast<std::size_t>(std::max(step.module, 0));
   if (step.kind == StepKind::Redistribute) {
     fault = redistribute(step);
-    forget(plan_.redistributions[static_cast<std::size_t>(step.redistribution)].freed);
   } else if (step.kind == StepKind::Forward) {
-    fault = forward(step.module);
-    forget(plan_.modules[module].freed_after_forward);
+    fault = forward(step);
   } else if (step.kind == StepKind::Loss) {
     fault = loss();
-    forget(plan_.loss.freed);
   } else if (step.kind == StepKind::Backward) {
     fault = backward(step.module);
-    forget(plan_.modules[module].freed_after_backward);
+  } else {
+    return std::nullopt;
   }
+  forget(freed_after(plan_, step));
   return fault;
+}
+
+void ActivationReplay::make(int value, State state) {
+  made_.at(static_cast<std::size_t>(value)) = 1;
+  states_[value] = std::move(state);
 }
 
 void ActivationReplay::forget(const std::vector<int>& values) {
@@ -135,6 +140,7 @@ std::optional<ActivationReplay::Fault> ActivationReplay::redistribute(const Step
   const State* const source = find(change.from);
   const State from = source == nullptr ? State{transition.before, {}} : *source;
   State& to = states_[change.to];
+  made_.at(static_cast<std::size_t>(change.to)) = 1;
   const bool is_there = !to.layout.empty();
   for (const auto& [reader, count] : from.readers)
     to.readers[reader] += count;
@@ -208,7 +214,8 @@ Placement ActivationReplay::output_along(int module, int mesh_dim, const Layout&
   return Shard{features_};
 }
 
-std::optional<ActivationReplay::Fault> ActivationReplay::forward(int module) {
+std::optional<ActivationReplay::Fault> ActivationReplay::forward(const Step& step) {
+  const int module = step.module;
   const auto at_module = static_cast<std::size_t>(module);
   const ModulePlan& planned = plan_.modules[at_module];
   const std::vector<int> activations = inputs_of(plan_.scenario.model, module);
@@ -222,7 +229,7 @@ std::optional<ActivationReplay::Fault> ActivationReplay::forward(int module) {
     inputs.push_back(input == nullptr ? planned.layout.inputs.at(i) : input->layout);
   }
   Layout output = inputs[0];
-  batch_dims_[at_module].clear();
+  MeshDims batch_dims;
   for (int dim = 0; dim < plan_.mesh().num_dims(); ++dim) {
     if (plan_.mesh().size(dim) == 1) continue;
     const auto at = static_cast<std::size_t>(dim);
@@ -233,13 +240,49 @@ std::optional<ActivationReplay::Fault> ActivationReplay::forward(int module) {
     }
     output[at] = output_along(module, dim, inputs[0]);
     const Placement& first = inputs[0][at];
-    if (is_cut(first) && !cuts(first, features_)) batch_dims_[at_module].push_back(dim);
+    if (is_cut(first) && !cuts(first, features_)) batch_dims.push_back(dim);
   }
   if (!fault) fault = wrong_output_dtype(module);
-  inputs_[at_module] = std::move(inputs);
-  outputs_[at_module] = output;
-  states_[planned.output] = {std::move(output), {}};
+  if (step.is_recomputed) {
+    if (!fault) fault = wrong_recomputation(module, output);
+  } else {
+    inputs_[at_module] = std::move(inputs);
+    outputs_[at_module] = output;
+    batch_dims_[at_module] = std::move(batch_dims);
+  }
+  make(planned.output, {std::move(output), {}});
   return fault;
+}
+
+std::optional<ActivationReplay::Fault> ActivationReplay::wrong_recomputation(
+    int module, const Layout& output) const {
+  const auto at = static_cast<std::size_t>(module);
+  if (states_.contains(plan_.modules[at].output)) {
+    return Fault{FindingCode::CommCount, "its output is there still, and is computed again"};
+  }
+  const Layout& before = outputs_[at];
+  for (int dim = 0; dim < static_cast<int>(before.size()); ++dim) {
+    const auto at_dim = static_cast<std::size_t>(dim);
+    if (plan_.mesh().size(dim) == 1 || output[at_dim] == before[at_dim]) continue;
+    return wrong_layout("its output, computed again,", dim, output[at_dim],
+                        to_string(before[at_dim]));
+  }
+  return std::nullopt;
+}
+
+std::optional<ActivationReplay::Fault> ActivationReplay::gone_inputs(int module) const {
+  const auto at = static_cast<std::size_t>(module);
+  // A sum's backward reads none.
+  if (plan_.scenario.model.modules[at].type == ModuleType::Add) return std::nullopt;
+  for (const int value : plan_.modules[at].inputs) {
+    // That it was never made its forward says.
+    if (states_.contains(value) || made_.at(static_cast<std::size_t>(value)) == 0) continue;
+    return Fault{FindingCode::CommOrder,
+                 recomputed_part_of(plan_.scenario, module) < 0
+                     ? "what its forward took is free already"
+                     : "what its forward took is free already, or not computed again yet"};
+  }
+  return std::nullopt;
 }
 
 /// A weight multiplies numbers of its own dtype; tokens have none.
@@ -295,7 +338,7 @@ std::optional<ActivationReplay::Fault> ActivationReplay::loss() {
       fault = wrong_layout("the model's output", dim, now[at], to_string(plan_.output[at]));
     }
   }
-  states_[plan_.loss.gradient] = {gradient_placements(now), {{last, 1}}};
+  make(plan_.loss.gradient, {gradient_placements(now), {{last, 1}}});
   return fault;
 }
 
@@ -328,6 +371,7 @@ std::optional<ActivationReplay::Fault> ActivationReplay::backward(int module) {
       missing(planned.output_gradient, module + 1, true, "the gradient of its output");
   if (!fault) fault = wrong_gradient_dtype(planned.output_gradient, planned.output, "its output");
   if (!fault) fault = incomplete(planned.output_gradient, module + 1);
+  if (!fault) fault = gone_inputs(module);
   const Layout& output = outputs_[at_module];
   const State* const arrived = find(planned.output_gradient);
   const Layout gradient = arrived == nullptr ? gradient_placements(output) : arrived->layout;

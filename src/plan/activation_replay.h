@@ -32,7 +32,9 @@ class ActivationReplay {
   ///   a gradient lacks what a reader of its activation left     UNREDUCED_PARTIAL
   ///   terms are added that are none, or a reader's twice        DOUBLE_REDUCED
   ///   any other layout than the module can compute with, or a
-  ///   value that is of another activation or is not there       COMM_ORDER
+  ///   value that is of another activation or is not there:
+  ///   free already, or not computed again yet                   COMM_ORDER
+  ///   what is computed again is there still                     COMM_COUNT
   ///   a redistribution that is not what its layouts ask for     COMM_SHAPE
   ///   a module reads numbers of another dtype than its weight,
   ///   gives others, or a gradient has not the dtype of what it
@@ -56,10 +58,15 @@ class ActivationReplay {
 
   void begin_pass();
   std::optional<Fault> redistribute(const Step& step);
-  std::optional<Fault> forward(int module);
+  std::optional<Fault> forward(const Step& step);
   std::optional<Fault> loss();
   std::optional<Fault> backward(int module);
   void forget(const std::vector<int>& values);
+  void make(int value, State state);
+  /// Why the forward of a module cannot be the one that backward asks for once more, if it cannot.
+  [[nodiscard]] std::optional<Fault> wrong_recomputation(int module, const Layout& output) const;
+  /// Why backward cannot read what forward read, if it cannot.
+  [[nodiscard]] std::optional<Fault> gone_inputs(int module) const;
 
   /// What is there for a value: itself; where its redistribution was left out, what that would have
   /// changed. -1: nothing.
@@ -88,6 +95,7 @@ class ActivationReplay {
   std::vector<int> weights_;                               ///< per module: parameter, or -1
   std::vector<std::vector<int>> readers_;    ///< per activation: modules; their number: the loss
   std::map<int, State> states_;              ///< values that there are
+  std::vector<char> made_;                   ///< per value: it was there in this pass
   std::vector<int> sources_;                 ///< per value: what is redistributed to it, or -1
   std::vector<std::vector<Layout>> inputs_;  ///< of the modules' forwards
   std::vector<Layout> outputs_;

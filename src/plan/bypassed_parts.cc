@@ -1,5 +1,6 @@
 #include "plan/bypassed_parts.h"
 
+#include "plan/recomputation.h"
 #include "scenario/gradients.h"
 
 namespace hpsim {
@@ -23,6 +24,14 @@ BypassedPart part_of(const Plan& plan, int spec) {
   return part;
 }
 
+/// Whether the step goes through the part from its first to its last module.
+bool goes_through(const Plan& plan, const Step& step, const InactiveSpec& part) {
+  if (!step.is_recomputed) return true;
+  const int around = recomputed_part_of(plan.scenario, step.module);
+  return recomputed_part_of(plan.scenario, part.first) == around &&
+         recomputed_part_of(plan.scenario, part.end - 1) == around;
+}
+
 }  // namespace
 
 std::vector<BypassedPart> bypassed_parts(const Plan& plan, const Step& step) {
@@ -30,7 +39,7 @@ std::vector<BypassedPart> bypassed_parts(const Plan& plan, const Step& step) {
   if (plan.scenario.model.is_elementwise()) return parts;
   const std::vector<InactiveSpec>& specs = plan.scenario.data.inactive;
   for (std::size_t i = 0; i < specs.size(); ++i) {
-    if (specs[i].lists_pass(step.step, step.micro_batch))
+    if (specs[i].lists_pass(step.step, step.micro_batch) && goes_through(plan, step, specs[i]))
       parts.push_back(part_of(plan, static_cast<int>(i)));
   }
   return parts;

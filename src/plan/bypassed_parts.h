@@ -20,7 +20,9 @@ struct BypassedPart {
   int output_gradient = -1;  ///< of the last module; -1 likewise
 };
 
-/// Those that are inactive on some data rank in the pass of `step`. None of elementwise models.
+/// Those that are inactive on some data rank in the pass of `step`. None of elementwise models. Of
+/// a step that is recomputed those that lie in the recomputed part: only these come again as a
+/// whole.
 [[nodiscard]] std::vector<BypassedPart> bypassed_parts(const Plan& plan, const Step& step);
 
 /// Whether a module, or elementwise parameter, is inactive on the rank at `coordinate`: on the data

@@ -11,6 +11,7 @@
 #include "plan/activation_replay.h"
 #include "plan/loss_collective.h"
 #include "plan/plan_checks.h"
+#include "plan/recomputation_replay.h"
 #include "plan/token_replay.h"
 #include "scenario/gradients.h"
 #include "scenario/precision.h"
@@ -54,6 +55,7 @@ class Replay {
     if (!model.is_elementwise()) {
       activations_.emplace(plan);
       tokens_.emplace(plan);
+      recomputation_.emplace(plan);
     }
     begin_pass();
   }
@@ -237,6 +239,11 @@ class Replay {
     if (!fault && step.kind == StepKind::Redistribute) check_redistribution(step);
     if (const auto token_fault = tokens_->take(step)) {
       expect(false, token_fault->code, step, [&] { return token_fault->message; });
+    }
+    const auto unlike_forward = recomputation_->take(step);
+    if (step.is_recomputed || unlike_forward) {
+      expect(!unlike_forward, unlike_forward ? unlike_forward->code : FindingCode::CommOrder, step,
+             [&] { return unlike_forward->message; });
     }
     if (step.kind != StepKind::Loss) return;
     expect(step.collective == loss_collective(plan_), FindingCode::CommShape, step,
@@ -433,6 +440,7 @@ class Replay {
   std::vector<std::vector<int>> buckets_of_module_;
   std::optional<ActivationReplay> activations_;
   std::optional<TokenReplay> tokens_;
+  std::optional<RecomputationReplay> recomputation_;
   std::vector<std::optional<std::optional<CollectiveSpec>>> redistribution_collectives_;
   PlanCheckOutcome outcome_;
 };

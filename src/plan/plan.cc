@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "plan/recomputation.h"
+
 namespace hpsim {
 
 std::string activation_text(const Plan& plan, const Redistribution& redistribution) {
@@ -16,7 +18,7 @@ std::string activation_text(const Plan& plan, const Redistribution& redistributi
 }
 
 std::string tokens_text(const Plan& plan, const Step& step) {
-  const char* const what = step.phase == Phase::Backward ? "gradients" : "tokens";
+  const char* const what = runs_forward(step) ? "tokens" : "gradients";
   const std::string& name = module_name(plan.scenario.model, step.module);
   if (step.kind == StepKind::Route) return fmt::format("counts of tokens of \"{}\"", name);
   return fmt::format("{} {} \"{}\"", what, step.kind == StepKind::Dispatch ? "to" : "from", name);

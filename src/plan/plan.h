@@ -119,7 +119,8 @@ struct ModulePlan {
   std::vector<int> after;            ///< after its forward
   std::vector<int> before_backward;
   std::vector<int> after_backward;
-  std::vector<int> freed_after_forward;  ///< values of no more use
+  std::vector<int> freed_after_forward;        ///< values of no more use
+  std::vector<int> freed_after_recomputation;  ///< where backward computes it again: then
   std::vector<int> freed_after_backward;
 };
 
@@ -142,7 +143,8 @@ struct Redistribution {
   bool is_gradient = false;
   std::int64_t features = 0;  ///< of the activation, on all ranks together
   Transition transition;
-  std::vector<int> freed;  ///< values of no more use after it
+  std::vector<int> freed;                  ///< values of no more use after it
+  std::vector<int> freed_when_recomputed;  ///< where backward does it again: after that
 };
 
 /// The SPMD plan: what every executor runs, the memory ledger counts and reports print. It speaks
@@ -191,7 +193,8 @@ inline constexpr const char* kLossPayload = "statistics of the loss";
 inline constexpr const char* kNormPayload = "norm of the gradients";
 
 /// What a Route, Dispatch or Combine step carries: "counts of tokens of \"moe.experts\"", "tokens
-/// to \"moe.experts\"", "tokens from ..."; in backward "gradients to ...", "gradients from ...".
+/// to \"moe.experts\"", "tokens from ..."; on the way back "gradients to ...", "gradients from
+/// ...".
 [[nodiscard]] std::string tokens_text(const Plan& plan, const Step& step);
 
 /// What a collective carries: "unit \"l0\"", the activation_text of its redistribution, the

@@ -30,7 +30,8 @@ struct PlanCheckOutcome {
 
 /// Replays the steps: every collective fits its bucket and comes when its operands exist, every
 /// compute step sees gathered parameters and activations in a layout with which it can compute
-/// (ActivationReplay), every bucket is stored once before the optimizer.
+/// (ActivationReplay), what backward computes again is what forward did (RecomputationReplay),
+/// every bucket is stored once before the optimizer.
 [[nodiscard]] PlanCheckOutcome check_agreement(const Plan& plan);
 
 /// The boxes that placements imply are those that the cut gives, at coordinates with shards of

@@ -2,19 +2,35 @@
 
 #include <fmt/format.h>
 
+#include "plan/recomputation.h"
 #include "plan/token_exchange.h"
 
 namespace hpsim {
+
 TokenReplay::TokenReplay(const Plan& plan) : plan_(plan) {
   for (const int module : experts_modules(plan.scenario.model)) {
     if (exchange_dims(plan, module).empty()) continue;
     const ModulePlan& planned = plan.modules.at(static_cast<std::size_t>(module));
-    std::vector<StepKind>& wanted = wanted_[module];
-    wanted = {StepKind::Route, StepKind::Dispatch, StepKind::Forward, StepKind::Combine};
+    std::vector<Wanted>& wanted = wanted_[module];
+    const auto add_forward = [&](bool is_recomputed) {
+      for (const StepKind kind :
+           {StepKind::Route, StepKind::Dispatch, StepKind::Forward, StepKind::Combine}) {
+        wanted.push_back({kind, is_recomputed});
+      }
+    };
+    add_forward(false);
+    const int part = recomputed_part_of(plan.scenario, module);
+    const auto& parts = plan.scenario.training.recomputed;
+    if (part >= 0 && is_computed_again(plan, parts[static_cast<std::size_t>(part)]))
+      add_forward(true);
     if (planned.output_gradient < 0) continue;
-    wanted.insert(wanted.end(), {StepKind::Dispatch, StepKind::Backward});
-    if (planned.input_gradients.at(0) >= 0) wanted.push_back(StepKind::Combine);
+    wanted.insert(wanted.end(), {{StepKind::Dispatch}, {StepKind::Backward}});
+    if (planned.input_gradients.at(0) >= 0) wanted.push_back({StepKind::Combine});
   }
+}
+
+std::string TokenReplay::Wanted::text() const {
+  return fmt::format("{}{}", name_of(kind), is_recomputed ? " of the recomputation" : "");
 }
 
 std::optional<TokenReplay::Fault> TokenReplay::take(const Step& step) {
@@ -44,9 +60,9 @@ std::optional<TokenReplay::Fault> TokenReplay::take_in_pass(const Step& step) {
   if (taken == wanted->second.size()) {
     return Fault{FindingCode::CommCount, "all steps of the exchange have come before"};
   }
-  const StepKind next = wanted->second[taken];
-  if (next != step.kind) {
-    return Fault{FindingCode::CommOrder, fmt::format("expected {} next", name_of(next))};
+  const Wanted& next = wanted->second[taken];
+  if (next.kind != step.kind || next.is_recomputed != step.is_recomputed) {
+    return Fault{FindingCode::CommOrder, fmt::format("expected {} next", next.text())};
   }
   ++taken;
   if (is_compute) return std::nullopt;
@@ -63,7 +79,7 @@ std::optional<TokenReplay::Fault> TokenReplay::end_pass() const {
     if (count == wanted.size()) continue;
     return Fault{FindingCode::CommCount,
                  fmt::format("\"{}\" lacks {}", module_name(plan_.scenario.model, module),
-                             name_of(wanted[count]))};
+                             wanted[count].text())};
   }
   return std::nullopt;
 }

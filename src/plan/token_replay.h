@@ -25,7 +25,8 @@ class TokenReplay {
   /// What is wrong with the next step, if anything is:
   ///
   ///   another order than route, dispatch, forward, combine,
-  ///   and in backward dispatch, backward, combine                    COMM_ORDER
+  ///   once more where backward computes them again, and in
+  ///   backward dispatch, backward, combine                        COMM_ORDER
   ///   a step more than these, one missing at the end of the
   ///   micro-batch, or an exchange where nothing is exchanged      COMM_COUNT
   ///   a collective that token_collective does not give               COMM_SHAPE
@@ -38,8 +39,15 @@ class TokenReplay {
   const Plan& plan_;
   /// Optimizer step and micro-batch at hand.
   std::optional<std::pair<std::int64_t, std::int64_t>> pass_;
-  /// Per experts module that exchanges: the steps that one micro-batch has, in order.
-  std::map<int, std::vector<StepKind>> wanted_;
+  /// A step that one micro-batch has.
+  struct Wanted {
+    StepKind kind = StepKind::Route;
+    bool is_recomputed = false;
+    [[nodiscard]] std::string text() const;
+  };
+
+  /// Per experts module that exchanges: those of a micro-batch, in order.
+  std::map<int, std::vector<Wanted>> wanted_;
   std::map<int, std::size_t> taken_;  ///< how many of them came
   std::map<std::pair<int, StepKind>, std::optional<CollectiveSpec>> collectives_;
 };

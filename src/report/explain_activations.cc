@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "plan/recomputation.h"
 #include "plan/token_exchange.h"
 #include "report/explain_report.h"
 #include "report/json.h"
@@ -67,6 +68,23 @@ std::string listed(std::vector<std::string> texts) {
   return fmt::format("{}", fmt::join(texts, ", "));
 }
 
+/// Whether backward computes a module again.
+bool is_recomputed(const Plan& plan, int module) {
+  const int part = recomputed_part_of(plan.scenario, module);
+  return part >= 0 &&
+         is_computed_again(plan, plan.scenario.training.recomputed[static_cast<std::size_t>(part)]);
+}
+
+/// Which parts backward computes again, with all that stands before and after their modules.
+std::string recomputed_text(const Plan& plan) {
+  const std::string parts = recomputed_parts_text(plan.scenario);
+  if (parts.empty()) return {};
+  return wrapped(fmt::format("computed again in backward, with what is sent before and after their "
+                             "modules: {}",
+                             parts),
+                 kIndent, kTextWidth);
+}
+
 std::vector<int> joined(std::vector<int> a, const std::vector<int>& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
@@ -115,7 +133,7 @@ std::string activations_text(const Plan& plan, const TextStyle& style) {
                   plan.scenario.model.positions.empty() ? "" : "S(1) by positions, ",
                   feature_dim(plan.scenario.model));
   return "\n" + wrapped(legend, 0, kTextWidth) + "\n" +
-         table.text(kIndent, kTextWidth, style.color);
+         table.text(kIndent, kTextWidth, style.color) + recomputed_text(plan);
 }
 
 nlohmann::ordered_json activations_json(const Plan& plan) {
@@ -153,6 +171,7 @@ nlohmann::ordered_json activations_json(const Plan& plan) {
                {{"before", changes(planned.before)},
                 {"after", changes(planned.after)},
                 {"backward", changes(joined(planned.before_backward, planned.after_backward))}}}}));
+    if (is_recomputed(plan, static_cast<int>(m))) entry["recomputed"] = true;
     if (plan.scenario.model.modules[m].type == ModuleType::Experts) {
       entry["exchange"] = names_of_dims(plan.mesh(), exchange_dims(plan, static_cast<int>(m)));
     }

@@ -102,6 +102,7 @@ class Writer {
               {"bytes_after", each.bytes_after},
               {"rule", s.why.rule}};
     if (s.is_async) json["async"] = true;
+    if (s.is_recomputed) json["recomputed"] = true;
     return json;
   }
 

@@ -73,6 +73,7 @@ Json golden_collective(const Report& report, const CollectiveReport& collective,
       collective_json(report.scenario->mesh, report.payloads, collective, lists_ranks);
   Json json{{"op", full["op"]}, {"unit", full["unit"]}};
   if (full.contains("activation")) json["activation"] = full["activation"];
+  if (collective.is_recomputed) json["recomputed"] = true;
   const auto of_unit = num_buckets.find(full["unit"].get<std::string>());
   const bool shares_unit = of_unit != num_buckets.end() && of_unit->second > 1;
   const bool has_params = !full["params"].empty();
@@ -104,7 +105,8 @@ bool do_the_same(const Collectives& a, const Collectives& b) {
                     [](const CollectiveReport* x, const CollectiveReport* y) {
                       return x->phase == y->phase && x->micro_batch == y->micro_batch &&
                              x->payload == y->payload && x->partial == y->partial &&
-                             x->spec == y->spec && x->overlap == y->overlap;
+                             x->is_recomputed == y->is_recomputed && x->spec == y->spec &&
+                             x->overlap == y->overlap;
                     });
 }
 

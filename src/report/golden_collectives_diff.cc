@@ -59,8 +59,8 @@ std::string subjects_text(const std::vector<Subject>& all) {
   return fmt::format("{}", fmt::join(parts, "; "));
 }
 
-/// One collective, and the key by which it is found again: op, unit, activation, params, and which
-/// of those that are alike it is.
+/// One collective, and the key by which it is found again: op, unit, activation, whether it is
+/// recomputed, params, and which of those that are alike it is.
 struct Entry {
   const Json* json = nullptr;
   std::string key;
@@ -68,7 +68,8 @@ struct Entry {
   [[nodiscard]] Subject subject() const {
     const Json& activation = member(*json, "activation");
     if (activation.is_null()) return {brief(member(*json, "unit")), false};
-    return {brief(activation), true};
+    const bool is_recomputed = !member(*json, "recomputed").is_null();
+    return {brief(activation) + (is_recomputed ? ", recomputed" : ""), true};
   }
   [[nodiscard]] std::string over() const { return over_text(member(*json, "mesh_dims")); }
 };
@@ -78,9 +79,10 @@ std::vector<Entry> entries_of(const Json& list) {
   std::map<std::string, int> seen;
   if (!list.is_array()) return entries;
   for (const Json& json : list) {
-    const std::string name = Json({member(json, "op"), member(json, "unit"),
-                                   member(json, "activation"), member(json, "params")})
-                                 .dump(-1, ' ', false, Json::error_handler_t::replace);
+    const std::string name =
+        Json({member(json, "op"), member(json, "unit"), member(json, "activation"),
+              member(json, "recomputed"), member(json, "params")})
+            .dump(-1, ' ', false, Json::error_handler_t::replace);
     entries.push_back({&json, fmt::format("{} {}", name, seen[name]++)});
   }
   return entries;

@@ -181,6 +181,7 @@ Json collective_json(const Mesh& mesh, const std::vector<PayloadReport>& payload
     json["overlaps"] = collective.overlap->computes;
     json["completed_before"] = collective.overlap->completed_before;
   }
+  if (collective.is_recomputed) json["recomputed"] = true;
   if (spec.is_routed) json["routing"] = "balanced";
   if (collective.routed) {
     json["routed"] = {

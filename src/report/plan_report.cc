@@ -17,7 +17,8 @@ bool is_same_work(const Step& a, const Step& b) {
   return a.kind == b.kind && a.phase == b.phase && a.micro_batch == b.micro_batch &&
          a.bucket == b.bucket && a.module == b.module && a.is_async == b.is_async &&
          a.row == b.row && a.rows == b.rows && a.partial == b.partial &&
-         a.redistribution == b.redistribution && a.collective == b.collective &&
+         a.redistribution == b.redistribution && a.is_recomputed == b.is_recomputed &&
+         a.collective == b.collective &&
          a.local_scale == b.local_scale && a.why.before == b.why.before &&
          a.why.after == b.why.after && a.why.rule == b.why.rule;
 }
@@ -34,6 +35,7 @@ Json step_json(const PlanReport& report, const std::vector<PayloadReport>& paylo
             {"unit", nullptr},
             {"params", Json::array()},
             {"module", nullptr}};
+  if (step.is_recomputed) json["recomputed"] = true;
   if (step.bucket >= 0) {
     const PayloadReport& bucket = payloads[static_cast<std::size_t>(payload_of(plan, step))];
     json["unit"] = bucket.unit;

@@ -197,11 +197,13 @@ class PlanText {
     return fmt::format("{}: {}, … ({})", unit, name, members.length());
   }
 
-  /// Of a redistribution what it does; of an unshard whether it is only begun.
+  /// Of a redistribution what it does; of an unshard whether it is only begun; "forward again" of
+  /// what is recomputed.
   [[nodiscard]] std::string kind_of(const Step& step) const {
     if (step.redistribution < 0) return step_text(step);
     const auto at = static_cast<std::size_t>(step.redistribution);
-    return std::string(name_of(plan_.redistributions.at(at).transition.op));
+    return fmt::format("{}{}", name_of(plan_.redistributions.at(at).transition.op),
+                       step.is_recomputed ? " again" : "");
   }
 
   [[nodiscard]] Line line(std::size_t index) const {

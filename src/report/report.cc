@@ -273,8 +273,9 @@ OverlapReport overlap_report(const Plan& plan, std::int64_t plan_step) {
 int token_payload(const Plan& plan, const Step& step) {
   const std::vector<int> modules = experts_modules(plan.scenario.model);
   const auto index = std::find(modules.begin(), modules.end(), step.module) - modules.begin();
+  const Phase direction = runs_forward(step) ? Phase::Forward : Phase::Backward;
   const auto kind =
-      std::find(kTokenSteps.begin(), kTokenSteps.end(), std::pair(step.phase, step.kind)) -
+      std::find(kTokenSteps.begin(), kTokenSteps.end(), std::pair(direction, step.kind)) -
       kTokenSteps.begin();
   return static_cast<int>(plan.buckets.size() + plan.redistributions.size()) + 1 +
          static_cast<int>(index) * static_cast<int>(kTokenSteps.size()) + static_cast<int>(kind);
@@ -358,6 +359,7 @@ CollectiveReport collective_report(const Plan& plan, std::size_t plan_step, std:
                           .micro_batch = step.micro_batch,
                           .payload = payload_of(plan, step),
                           .partial = step.partial,
+                          .is_recomputed = step.is_recomputed,
                           .spec = step.collective.value()};
   if (step.is_async) report.overlap = overlap_report(plan, static_cast<std::int64_t>(plan_step));
   return report;

@@ -52,8 +52,9 @@ struct CollectiveReport {
   Phase phase = Phase::Forward;
   std::int64_t step = 0;
   std::int64_t micro_batch = 0;
-  int payload = -1;  ///< into Report::payloads
-  int partial = -1;  ///< into PayloadReport::partials; -1: all of it
+  int payload = -1;            ///< into Report::payloads
+  int partial = -1;            ///< into PayloadReport::partials; -1: all of it
+  bool is_recomputed = false;  ///< the collective of forward once more
   CollectiveSpec spec;
   std::optional<OverlapReport> overlap;  ///< none: it is completed at once
   /// Of a collective of tokens in a run with numbers: what it really sent, while `spec` has what

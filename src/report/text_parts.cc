@@ -26,6 +26,25 @@ std::string dims_text(const Mesh& mesh, const MeshDims& dims) {
   return fmt::format("({}) {}", mesh.names(dims), mesh.size(dims));
 }
 
+std::string step_text(const Step& step) {
+  return fmt::format("{}{}{}", name_of(step.kind), step.is_async ? " async" : "",
+                     step.is_recomputed ? " again" : "");
+}
+
+std::string recomputed_parts_text(const Scenario& scenario) {
+  constexpr std::size_t kMaxParts = 4;
+  const std::vector<RecomputedSpec>& recomputed = scenario.training.recomputed;
+  std::vector<std::string> names;
+  for (const ModelPart& part : model_parts(scenario.model)) {
+    if (names.size() == std::min(kMaxParts, recomputed.size())) break;
+    const RecomputedSpec& next = recomputed[names.size()];
+    if (part.first == next.first && part.end == next.end) names.push_back(part.name);
+  }
+  const std::size_t more = recomputed.size() - names.size();
+  return fmt::format("{}{}", fmt::join(names, ", "),
+                     more > 0 ? fmt::format(" and {} more", more) : "");
+}
+
 namespace {
 
 std::string optimizer_text(const OptimizerSpec& optimizer) {
@@ -67,10 +86,6 @@ std::string clip_text(const std::optional<ClipSpec>& clip) {
 }
 
 }  // namespace
-
-std::string step_text(const Step& step) {
-  return std::string(name_of(step.kind)) + (step.is_async ? " async" : "");
-}
 
 std::string header_text(const Scenario& scenario, std::string_view leader, const TextStyle& style) {
   std::string text = painted(scenario.name, Ink::Bold, style.color);

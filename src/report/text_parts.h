@@ -21,12 +21,17 @@ inline constexpr std::size_t kIndent = 2;
 /// "fsdp 4", "(rep, fsdp) 8": mesh dims and the ranks along them together
 [[nodiscard]] std::string dims_text(const Mesh& mesh, const MeshDims& dims);
 
-/// "reduce_scatter", "unshard async": the kind of a step, and whether it is only begun
-[[nodiscard]] std::string step_text(const Step& step);
-
 /// Name and description; then `leader` (a backend), mesh, dtype, steps, optimizer.
 [[nodiscard]] std::string header_text(const Scenario& scenario, std::string_view leader,
                                       const TextStyle& style);
+
+/// "forward", "dispatch"; "unshard async" of what is only begun, "forward again" of what is
+/// recomputed.
+[[nodiscard]] std::string step_text(const Step& step);
+
+/// The parts of `activation_checkpointing`: "blocks.0, blocks.1"; of many the first, and how many
+/// more. Empty if there are none.
+[[nodiscard]] std::string recomputed_parts_text(const Scenario& scenario);
 
 /// The text cut at blanks into lines of at most `width` columns; a longer word gets its own line.
 [[nodiscard]] std::string wrapped(std::string_view text, std::size_t indent, std::size_t width);

@@ -108,6 +108,17 @@ std::string memory_moments_line(const Report& report) {
   return fmt::format("    {}\n", fmt::join(parts, "; "));
 }
 
+/// What backward computes again, and how many of a step's collectives come again with it.
+std::string recomputed_line(const Report& report) {
+  if (report.scenario->training.recomputed.empty()) return {};
+  const auto count = std::count_if(
+      report.collectives.begin(), report.collectives.end(),
+      [](const CollectiveReport& each) { return each.is_recomputed && each.step == 0; });
+  return fmt::format("  computed again in backward: {}; with {} of the collectives\n",
+                     recomputed_parts_text(*report.scenario),
+                     count == 0 ? "none" : fmt::format("{}", count));
+}
+
 enum class CheckColumn { Plan, Run, Baseline };
 
 CheckColumn column_of(CheckId id) {
@@ -221,7 +232,7 @@ std::string collectives_section(const Report& report, const TextStyle& style) {
     }
     text += table.text(kIndent, kTextWidth, style.color);
   }
-  return text + memory_line(report) + memory_moments_line(report);
+  return text + recomputed_line(report) + memory_line(report) + memory_moments_line(report);
 }
 
 std::string checks_section(const Report& report, const TextStyle& style) {

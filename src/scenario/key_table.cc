@@ -107,7 +107,7 @@ constexpr KeySpec kKeys[] = {
     {"Training", "forward_only", "bool", "false", kNotYet, "no backward"},
     {"Training", "optimizer", "Optimizer", R"({"name": "sgd", "lr": 0.1})", kOptional, "as torch.optim"},
     {"Training", "clip_grad_norm", "ClipGradNorm | null", "null", kOptional, "factor min(1, max_norm / (norm + 1e-6)) of gradients"},
-    {"Training", "activation_checkpointing", "[string]", "[]", kNotYet, "patterns of modules that are computed again in backward"},
+    {"Training", "activation_checkpointing", "[string]", "[]", kOptional, "patterns of modules that are computed again in backward"},
     {"Training", "init_device", "'cpu' | 'meta'", R"("cpu")", kOptional, "where parameters are created"},
     {"Training", "frozen", "[string]", "[]", kOptional, "patterns of parameters without gradient"},
     {"Training", "unfreeze_at", "{int>=0}", "{}", kOptional, "pattern of frozen parameters -> the optimizer step from which on they have a gradient"},

@@ -90,6 +90,7 @@ void read_sections(const ObjectReader& root, Scenario& scenario) {
     scenario.parameters = list_parameters(*model);
     read_precision(root, scenario);
     scenario.training.trained_from = read_trained_from(root, scenario);
+    scenario.training.recomputed = read_recomputed(root, *model);
     scenario.units = read_units(root, *model, scenario.fully_shard.ignored_params);
     if (mesh && roles) {
       Parallelism parallelism = read_parallelism(root, *mesh, *roles, *model);

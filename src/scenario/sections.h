@@ -99,7 +99,8 @@ void read_precision(const ObjectReader& scenario, Scenario& result);
                                  const std::optional<Roles>& roles,
                                  const std::optional<ModelSpec>& model, NumericsSpec::Mode mode);
 
-/// `training` but `global_batch`, `frozen` and `unfreeze_at`; defaults as for the mode and `init`.
+/// `training` but `global_batch`, `frozen`, `unfreeze_at` and `activation_checkpointing`; defaults
+/// as for the mode and `init`.
 [[nodiscard]] TrainingSpec read_training(const ObjectReader& scenario, NumericsSpec::Mode mode,
                                          const FillSpec& init);
 
@@ -124,6 +125,16 @@ void read_tokens_of_ranks(const ObjectReader& scenario, Scenario& result);
 /// \pre model, parameters and `training` are read
 [[nodiscard]] std::vector<std::int64_t> read_trained_from(const ObjectReader& scenario,
                                                           const Scenario& result);
+
+/// `training.activation_checkpointing`: parts of the model, by first module; a part that two
+/// patterns name comes once.
+///
+///   repeat blocks 2, ["blocks.*"]             blocks.0, blocks.1
+///   the same, ["blocks"]                      blocks, as one part
+///   ["blocks", "blocks.0"]                    refused: one lies in the other
+///   ["**"]                                    likewise
+[[nodiscard]] std::vector<RecomputedSpec> read_recomputed(const ObjectReader& scenario,
+                                                          const ModelSpec& model);
 
 /// `faults`; what depends on the mesh or on `training.steps` is left unchecked if they are wrong.
 [[nodiscard]] std::vector<FaultSpec> read_faults(const ObjectReader& scenario,

@@ -4,6 +4,7 @@
 
 #include "plan/bypassed_parts.h"
 #include "plan/loss_collective.h"
+#include "plan/recomputation.h"
 #include "scenario/module_layouts.h"
 #include "scenario/precision.h"
 
@@ -79,8 +80,8 @@ void ActivationMemory::redistribute(const Step& step) {
   const std::int64_t width = width_of(change.from);
   const std::int64_t after = sizes.after_elems * width_of(change.to);
   const std::int64_t arrived = sizes.wire_out_elems(op) * width;
-  const bool frees =
-      std::find(change.freed.begin(), change.freed.end(), change.from) != change.freed.end();
+  const std::vector<int>& freed = freed_after(plan_, step);
+  const bool frees = std::find(freed.begin(), freed.end(), change.from) != freed.end();
   const bool is_in_place = op == RedistributeOp::AllReduce && frees;
   if (!is_in_place) {
     if (sizes.packs) allocate(sizes.wire_in_elems(op) * width);
@@ -94,7 +95,7 @@ void ActivationMemory::redistribute(const Step& step) {
     release(arrived);
   }
   if (change.is_added) release(after);
-  for (const int value : change.freed) {
+  for (const int value : freed) {
     if (value != change.from) release(value_bytes(value));
   }
 }
@@ -129,7 +130,7 @@ void ActivationMemory::forward(const Step& step) {
   allocate(value_bytes(planned.output));
   use_scratch(attention_scratch(module, false));
   keep_inputs(step, false);
-  free(planned.freed_after_forward);
+  free(freed_after(plan_, step));
 }
 
 void ActivationMemory::backward(const Step& step) {
@@ -143,7 +144,7 @@ void ActivationMemory::backward(const Step& step) {
   use_scratch(attention_scratch(module, true));
   add_input_gradients(planned);
   keep_gradients(step, false);
-  free(planned.freed_after_backward);
+  free(freed_after(plan_, step));
 }
 
 std::int64_t ActivationMemory::attention_scratch(int module, bool is_backward) const {
@@ -207,11 +208,11 @@ ActivationMemory::ExpertSizes ActivationMemory::measured_experts(const Step& ste
 /// What is sent goes, what arrives is sorted by expert.
 void ActivationMemory::dispatch(const Step& step) {
   const ExpertSizes& sizes = expert_sizes(step);
-  if (step.phase == Phase::Backward) keep_gradients(step, true);
+  if (!runs_forward(step)) keep_gradients(step, true);
   allocate(sizes.sent);
   allocate(sizes.received);
   // Outputs of the experts were of use until their gradients are made.
-  if (step.phase == Phase::Backward) release(sizes.sent);
+  if (!runs_forward(step)) release(sizes.sent);
   release(sizes.sent);
   allocate(sizes.received);
   release(sizes.received);
@@ -236,7 +237,7 @@ void ActivationMemory::combine(const Step& step) {
   release(sizes.received);
   allocate(sizes.sent);
   release(sizes.received);
-  if (step.phase == Phase::Forward) {
+  if (runs_forward(step)) {
     give_outputs(step);
   } else {
     give_input_gradients(step, sizes.sent);
@@ -264,8 +265,13 @@ void ActivationMemory::experts_backward(const Step& step) {
 void ActivationMemory::give_outputs(const Step& step) {
   const ModulePlan& planned = plan_.modules[static_cast<std::size_t>(step.module)];
   allocate(value_bytes(planned.output));
+  if (!keeps_for_backward(plan_, step)) {
+    const ExpertSizes& sizes = expert_sizes(step);
+    release(sizes.exchanges ? sizes.sent : sizes.received);
+    release(sizes.received + 2 * sizes.hidden);
+  }
   keep_inputs(step, false);
-  free(planned.freed_after_forward);
+  free(freed_after(plan_, step));
 }
 
 /// Made of `scratch` elements, which are of no more use then.
@@ -277,7 +283,7 @@ void ActivationMemory::give_input_gradients(const Step& step, std::int64_t scrat
   release(scratch);
   add_input_gradients(planned);
   keep_gradients(step, false);
-  free(planned.freed_after_backward);
+  free(freed_after(plan_, step));
 }
 
 void ActivationMemory::add_input_gradients(const ModulePlan& planned) {

@@ -61,11 +61,14 @@ struct PlannedMemory {
 ///               Without exchange R D sorted, 2 R H, R H scratch and R D computed, the last kept
 ///   backward    dispatch  S D sent, R D received, then sorted; backward 2 R H scratch, R D of the
 ///               inputs, if these need a gradient; combine R D sent, S D received
-/// A part that is inactive on some rank (InactiveSpec) and no residual keeps a copy of its input
-/// until its last module has computed, and of the gradient of its output until its first one has.
-/// Elementwise parameters keep their inputs and targets, 2·b·n, from forward to backward; b =
-/// samples of a micro-batch, n is the part that TP and EP leave to the rank, and b includes the
-/// samples of all ranks along data dims that cut it.
+/// What they keep is free again once the output is there, where no backward runs or makes it anew.
+/// Parts that backward computes again (plan/recomputation.h) hold from forward to backward what
+/// they take; from their recomputation on what other parts hold from forward on. A part that is
+/// inactive on some rank (InactiveSpec) and no residual keeps a copy of its input until its last
+/// module has computed, and of the gradient of its output until its first one has. Elementwise
+/// parameters keep their inputs and targets, 2·b·n, from forward to backward; b = samples of a
+/// micro-batch, n is the part that TP and EP leave to the rank, and b includes the samples of all
+/// ranks along data dims that cut it.
 [[nodiscard]] PlannedMemory planned_memory(const Plan& plan, const Coordinate& coordinate,
                                            const Routing& routing);
 /// With balanced_routing.

@@ -10,6 +10,7 @@
 #include "layout/coverage.h"
 #include "layout/placement.h"
 #include "plan/overlap.h"
+#include "plan/recomputation.h"
 #include "verify/diagnose.h"
 
 namespace hpsim {
@@ -28,7 +29,7 @@ std::string describe_collective(const Plan& plan, std::int64_t plan_step) {
                                       ? fmt::format(", micro-batch {}", step.micro_batch)
                                       : std::string();
   return fmt::format("{} of {}, step {}{}, {}", name_of(step.collective->op),
-                     payload_text(plan, step), step.step, micro_batch, name_of(step.phase));
+                     payload_text(plan, step), step.step, micro_batch, phase_text(step));
 }
 
 /// Compares what ranks executed with the plan; the same fault on several ranks is one finding.

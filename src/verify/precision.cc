@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "plan/recomputation.h"
 #include "scenario/gradients.h"
 #include "scenario/precision.h"
 #include "verify/check_recorder.h"
@@ -56,7 +57,7 @@ class PrecisionCheck {
       const Step& step = plan.steps[static_cast<std::size_t>(at)];
       finding.step = step.step;
       first = fmt::format("in the {} of {}, step {}, {}, which is {}", name_of(step.collective->op),
-                          payload_text(plan, step), step.step, name_of(step.phase),
+                          payload_text(plan, step), step.step, phase_text(step),
                           name_of(step.collective->dtype));
     }
     finding.message = fmt::format(

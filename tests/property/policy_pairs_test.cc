@@ -1,6 +1,9 @@
 // Pairs of runs of one random scenario that differ in a policy which must not change results.
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -13,12 +16,14 @@
 #include "exec/local.h"
 #include "plan/build_plan.h"
 #include "plan/verify_plan.h"
+#include "random_experts.h"
 #include "random_scenario.h"
 #include "random_transformer.h"
 #include "saved_if_failing.h"
 #include "scenario/gradients.h"
 #include "scenario/parse.h"
 #include "support/catch.h"
+#include "trace/plan_ledger.h"
 
 namespace hpsim::test {
 namespace {
@@ -31,10 +36,16 @@ VerifiedPlan plan_of(const Json& json) {
   return verify_plan(build_plan(parse_scenario(json.dump(), "pair.json")));
 }
 
+/// To the last bit; what has overflowed is no number, and the same if it has on both sides.
+bool is_same(double a, double b) {
+  return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b) ||
+         (std::isnan(a) && std::isnan(b));
+}
+
 bool have_equal_numbers(const TensorView& a, const TensorView& b) {
   if (a.elems != b.elems) return false;
   for (std::int64_t i = 0; i < a.elems; ++i) {
-    if (a.at(i) != b.at(i)) return false;
+    if (!is_same(a.at(i), b.at(i))) return false;
   }
   return true;
 }
@@ -58,7 +69,7 @@ bool have_equal_losses(const RunResult& a, const RunResult& b) {
   for (const Rank rank : a.layout().recording()) {
     for (std::int64_t t = 0; t < a.layout().num_steps(); ++t) {
       for (std::int64_t i = 0; i < a.layout().num_loss_terms(); ++i) {
-        if (a.losses(rank, t)[i] != b.losses(rank, t)[i]) return false;
+        if (!is_same(a.losses(rank, t)[i], b.losses(rank, t)[i])) return false;
       }
     }
   }
@@ -312,6 +323,87 @@ TEST_CASE("parameters are the same on meta as on cpu, where whole tensors were a
     }
   }
   CHECK(num_less > property_count(kCount) / 2);
+}
+
+/// Steps of units, in order: what is gathered, freed and reduced, when there is no recomputation.
+std::vector<std::pair<StepKind, int>> steps_of_units(const Plan& plan) {
+  std::vector<std::pair<StepKind, int>> steps;
+  for (const Step& step : plan.steps) {
+    if (step.bucket >= 0) steps.emplace_back(step.kind, step.bucket);
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+/// Bytes of activations that rank 0 holds when the loss of the first pass is done.
+std::int64_t kept_bytes(Plan plan) {
+  const auto loss = std::find_if(plan.steps.begin(), plan.steps.end(),
+                                 [](const Step& step) { return step.kind == StepKind::Loss; });
+  plan.steps.erase(loss + 1, plan.steps.end());
+  const Coordinate first(static_cast<std::size_t>(plan.mesh().num_dims()), 0);
+  return planned_memory(plan, first)
+      .ledger.live()[static_cast<std::size_t>(MemoryKind::Activations)];
+}
+
+/// Parts of the model, of which none lies in another.
+Json some_parts(Dice& dice, const ModelSpec& model) {
+  Json parts = Json::array();
+  int end = 0;
+  for (const ModelPart& part : model_parts(model)) {
+    if (part.first < end || !dice.one_in(2)) continue;
+    parts.push_back(part.name);
+    end = part.end;
+  }
+  if (parts.empty()) parts.push_back(model_parts(model).front().name);
+  return parts;
+}
+
+/// Whether blocks "blocks.0", ... keep less than what is made in them: what a block takes is what
+/// its first module reads, no wider copy of it and no whole sequence.
+bool saves_by_blocks(const Scenario& scenario) {
+  const auto& groups = scenario.model.groups;
+  const auto& styles = scenario.styles;
+  const bool has_blocks = std::any_of(groups.begin(), groups.end(), [](const ModuleGroup& group) {
+    return group.name == "blocks.0";
+  });
+  const bool cuts_sequences = std::any_of(styles.begin(), styles.end(), [](ParallelStyle style) {
+    return style == ParallelStyle::RowwiseSp || style == ParallelStyle::SequenceParallel;
+  });
+  return has_blocks && !cuts_sequences && !scenario.fully_shard.mp_policy.param_dtype &&
+         scenario.numerics.parameter_dtypes.empty() && scenario.training.trained_from.empty();
+}
+
+TEST_CASE("what backward computes again changes no number, and gathers nothing again") {
+  const std::uint64_t seed = property_seed() + 16;
+  Dice dice(seed);
+  int num_sent_again = 0;
+  int num_blocks = 0;
+  for (int i = 0; i < 2 * property_count(kCount); ++i) {
+    const SavedIfFailing text(i % 4 == 3 ? random_experts(dice) : drawn(dice, i), i, seed);
+    INFO("scenario " << i << " of seed " << seed << ", saved as " << text.file());
+    const Scenario base = parse_scenario(text.json(), text.file());
+    if (base.model.is_elementwise()) continue;
+    Json json = Json::parse(text.json());
+    json["training"]["activation_checkpointing"] = Json::array();
+    const VerifiedPlan without = plan_of(json);
+    const RunResult plain = LocalExecutor().run(without, {});
+    json["training"]["activation_checkpointing"] = some_parts(dice, base.model);
+    CAPTURE(json["training"]["activation_checkpointing"].dump());
+    const VerifiedPlan with = plan_of(json);
+    REQUIRE(steps_of_units(*with) == steps_of_units(*without));
+    const RunResult run = LocalExecutor().run(with, {});
+    REQUIRE(have_equal_losses(plain, run));
+    REQUIRE(have_equal_tensors(*with, plain, run));
+    num_sent_again += std::any_of(with->steps.begin(), with->steps.end(), [](const Step& step) {
+      return step.is_recomputed && step.collective;
+    });
+    if (!saves_by_blocks(base)) continue;
+    json["training"]["activation_checkpointing"] = {"blocks.*"};
+    REQUIRE(kept_bytes(*plan_of(json)) < kept_bytes(*without));
+    ++num_blocks;
+  }
+  CHECK(num_sent_again * 8 > property_count(kCount));
+  CHECK(num_blocks * 24 > property_count(kCount));
 }
 
 /// Calls change(json) on exact scenarios until `count` of them were judged: what it returns are two

@@ -22,6 +22,12 @@ class PolicyVariety {
     note("single parameters are sent", !spec.fuses_collectives);
     note("parameters are kept after backward",
          !spec.reshard_after_backward && plan.scenario.training.micro_batches > 1);
+    note("parts are computed again",
+         std::any_of(plan.steps.begin(), plan.steps.end(),
+                     [](const Step& step) { return step.is_recomputed; }));
+    note("parts are computed again, and send again",
+         std::any_of(plan.steps.begin(), plan.steps.end(),
+                     [](const Step& step) { return step.is_recomputed && step.collective; }));
     note("a part is kept after forward",
          std::any_of(plan.buckets.begin(), plan.buckets.end(),
                      [](const Bucket& bucket) { return bucket.post_forward_size > 0; }));

@@ -7,6 +7,7 @@
 
 #include "model/units.h"
 #include "scenario/parse.h"
+#include "tensor/fill.h"
 
 namespace hpsim::test {
 namespace {
@@ -39,6 +40,7 @@ class PolicyDraw {
     } else if (!averages_ && dice_.one_in(6)) {
       draw_wide();
     }
+    if (!base_.model.is_elementwise()) draw_recomputed();
   }
 
  private:
@@ -252,6 +254,26 @@ class PolicyDraw {
     }
     if (dice_.one_in(8)) training()["reduce_unused"] = true;
     json_["data"]["inactive"].push_back(std::move(entry));
+  }
+
+  /// In one of three, some parts of which none lies in another. Dice of its own, made of all that
+  /// is drawn: what is rare among the rest stays where it is.
+  void draw_recomputed() {
+    Dice dice(fnv1a64(json_.dump()));
+    if (!dice.one_in(3)) return;
+    const std::vector<ModelPart> parts = model_parts(base_.model);
+    Json patterns = Json::array();
+    int end = 0;
+    for (const ModelPart& part : parts) {
+      if (part.first < end || !dice.one_in(3)) continue;
+      patterns.push_back(part.name);
+      end = part.end;
+    }
+    if (patterns.empty()) {
+      const std::int64_t any = dice.below(static_cast<std::int64_t>(parts.size()));
+      patterns.push_back(parts[static_cast<std::size_t>(any)].name);
+    }
+    training()["activation_checkpointing"] = std::move(patterns);
   }
 
   void draw_tokens() {

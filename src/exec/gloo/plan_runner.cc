@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "exec/shared_memory.h"
 #include "mesh/group.h"
+#include "plan/recomputation.h"
 
 namespace hpsim {
 
@@ -45,7 +46,7 @@ std::string describe_step(const Plan& plan, std::int64_t plan_step) {
                                         ? fmt::format(", micro-batch {}", step.micro_batch)
                                         : std::string();
     return fmt::format("{}{} ({}, step {}{})", name_of(step.collective->op), subject_of(plan, step),
-                       name_of(step.phase), step.step, micro_batch);
+                       phase_text(step), step.step, micro_batch);
   }
   return fmt::format("{}{} (step {})", name_of(step.kind), subject_of(plan, step), step.step);
 }

@@ -99,7 +99,13 @@ Plan insert_weight_sync(Plan plan) {
 }
 
 bool needs_weight_sync(const Plan& plan) {
-  return !averaged_buckets(plan).empty();
+  for (int p = 0; p < static_cast<int>(plan.parameters.size()); ++p) {
+    if (plan.averaged_dims(p).empty()) continue;
+    for (std::int64_t step = 0; step < plan.scenario.training.steps; ++step) {
+      if (has_gradient(plan.scenario, p, step)) return true;
+    }
+  }
+  return false;
 }
 
 bool has_weight_sync(const Plan& plan) {

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "plan/passes/passes.h"
+#include "plan/recomputation.h"
 #include "scenario/gradients.h"
 #include "scenario/module_layouts.h"
 #include "scenario/precision.h"
@@ -247,43 +248,76 @@ class ActivationPlanner {
 
   /// Walks all uses from the end: where a value is seen first, it is used last.
   void free_values() {
-    std::vector<char> seen(plan_.values.size(), 0);
-    const auto use = [&](int value, std::vector<int>& freed) {
-      if (value < 0 || seen[static_cast<std::size_t>(value)] != 0) return;
-      seen[static_cast<std::size_t>(value)] = 1;
-      freed.push_back(value);
-    };
-    const auto use_all = [&](const std::vector<int>& list) {
-      for (std::size_t i = list.size(); i-- > 0;) {
-        Redistribution& change = plan_.redistributions[static_cast<std::size_t>(list[i])];
-        use(change.to, change.freed);
-        use(change.from, change.freed);
-      }
-    };
+    is_used_later_.assign(plan_.values.size(), 0);
     for (int m = 0; m < num_modules(); ++m) {
-      ModulePlan& planned = module(m);
-      use_all(planned.after_backward);
-      for (const int gradient : planned.input_gradients)
-        use(gradient, planned.freed_after_backward);
-      use(planned.output_gradient, planned.freed_after_backward);
-      if (planned.output_gradient >= 0 &&
-          keeps_inputs(model_.modules[static_cast<std::size_t>(m)])) {
-        for (const int input : planned.inputs)
-          use(input, planned.freed_after_backward);
-      }
-      use_all(planned.before_backward);
+      use_in_backward(m);
+      const int part = recomputed_part_of(plan_.scenario, m);
+      if (part >= 0) use_in_recomputation(m, part);
     }
-    use_all(plan_.loss.after);
+    use_all(plan_.loss.after, &Redistribution::freed);
     use(plan_.loss.gradient, plan_.loss.freed);
     use(plan_.loss.output, plan_.loss.freed);
-    use_all(plan_.loss.before);
-    for (int m = num_modules(); m-- > 0;) {
-      ModulePlan& planned = module(m);
-      use_all(planned.after);
-      use(planned.output, planned.freed_after_forward);
+    use_all(plan_.loss.before, &Redistribution::freed);
+    for (int m = num_modules(); m-- > 0;)
+      use_in_forward(m, &Redistribution::freed, &ModulePlan::freed_after_forward);
+  }
+
+  void use(int value, std::vector<int>& freed) {
+    if (value < 0 || is_used_later_[static_cast<std::size_t>(value)] != 0) return;
+    is_used_later_[static_cast<std::size_t>(value)] = 1;
+    freed.push_back(value);
+  }
+
+  void use_all(const std::vector<int>& list, std::vector<int> Redistribution::*freed) {
+    for (std::size_t i = list.size(); i-- > 0;) {
+      Redistribution& change = plan_.redistributions[static_cast<std::size_t>(list[i])];
+      use(change.to, change.*freed);
+      use(change.from, change.*freed);
+    }
+  }
+
+  void use_in_forward(int m, std::vector<int> Redistribution::*freed_by_changes,
+                      std::vector<int> ModulePlan::*freed) {
+    ModulePlan& planned = module(m);
+    use_all(planned.after, freed_by_changes);
+    use(planned.output, planned.*freed);
+    for (const int input : planned.inputs)
+      use(input, planned.*freed);
+    use_all(planned.before, freed_by_changes);
+  }
+
+  void use_in_backward(int m) {
+    ModulePlan& planned = module(m);
+    use_all(planned.after_backward, &Redistribution::freed);
+    for (const int gradient : planned.input_gradients)
+      use(gradient, planned.freed_after_backward);
+    use(planned.output_gradient, planned.freed_after_backward);
+    if (planned.output_gradient >= 0 && keeps_inputs(model_.modules[static_cast<std::size_t>(m)])) {
       for (const int input : planned.inputs)
-        use(input, planned.freed_after_forward);
-      use_all(planned.before);
+        use(input, planned.freed_after_backward);
+    }
+    use_all(planned.before_backward, &Redistribution::freed);
+  }
+
+  /// Once `m` is the last module of a part, backward computes that part again before it. What is
+  /// made there was made in forward, too, and no use after the recomputation is one of that.
+  void use_in_recomputation(int m, int part) {
+    const RecomputedSpec& spec = plan_.scenario.training.recomputed[static_cast<std::size_t>(part)];
+    if (m + 1 != spec.end || !is_computed_again(plan_, spec)) return;
+    for (int again = spec.end; again-- > spec.first;)
+      use_in_forward(again, &Redistribution::freed_when_recomputed,
+                     &ModulePlan::freed_after_recomputation);
+    for (int again = spec.first; again < spec.end; ++again)
+      forget_made_by(module(again));
+  }
+
+  void forget_made_by(const ModulePlan& planned) {
+    is_used_later_[static_cast<std::size_t>(planned.output)] = 0;
+    for (const std::vector<int>* const list : {&planned.before, &planned.after}) {
+      for (const int r : *list) {
+        const int made = plan_.redistributions[static_cast<std::size_t>(r)].to;
+        is_used_later_[static_cast<std::size_t>(made)] = 0;
+      }
     }
   }
 
@@ -297,6 +331,7 @@ class ActivationPlanner {
   std::vector<bool> needs_gradient_;            ///< per activation
   std::vector<std::vector<Version>> versions_;  ///< per activation: as it is given, then others
   std::vector<int> gradients_;                  ///< per activation: as it was given; -1: none yet
+  std::vector<char> is_used_later_;             ///< per value, in free_values
 };
 
 }  // namespace

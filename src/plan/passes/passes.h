@@ -13,7 +13,8 @@ namespace hpsim {
 /// (module_layouts; the loss takes the model's output as it is given, but Replicate where it is
 /// Partial), what brings them to the layout in which a module reads them, once for all readers in
 /// one layout, their gradients back by the transposed redistribution, added up over the readers,
-/// and when each is of no more use. Nothing in backward serves the model's input.
+/// and when each is of no more use, of values that backward computes again twice. Nothing in
+/// backward serves the model's input.
 ///
 ///   up colwise, gelu, down rowwise    forward up, gelu, down; all_reduce tp of down's output
 ///                                     backward down, gelu, up: no redistribution
@@ -66,7 +67,9 @@ namespace hpsim {
 /// Appends forward, loss and backward of every micro-batch, clipping and optimizer of every
 /// optimizer step, with unshard and reshard of each unit around its compute (PyTorch FSDP2's order:
 /// the root unit is gathered first in forward and in backward, and freed last), and the
-/// redistributions that modules and loss ask for. What is there is not gathered again:
+/// redistributions that modules and loss ask for; the forward of parts that are computed again
+/// comes once more before the backward of their last module (plan/recomputation.h). What is there
+/// is not gathered again:
 ///
 ///   reshard_after    forward backward    all_gathers of a unit in M micro-batches
 ///                    true    true        2 M

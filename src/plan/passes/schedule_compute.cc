@@ -8,6 +8,7 @@
 #include "plan/loss_collective.h"
 #include "plan/passes/passes.h"
 #include "plan/passes/unshard_order.h"
+#include "plan/recomputation.h"
 #include "plan/token_exchange.h"
 
 namespace hpsim {
@@ -19,6 +20,8 @@ constexpr std::string_view kClassesRule =
     "every rank takes the loss of the samples that it holds; where its classes are cut, ranks "
     "gather three numbers per position instead of the logits";
 constexpr std::string_view kBackwardRule = "gradients flow back through the modules in reverse";
+constexpr std::string_view kRecomputedRule =
+    "activation_checkpointing: forward kept what the part takes, backward computes the rest again";
 constexpr std::string_view kUnshardRule =
     "compute sees whole parameters: only the fully_shard dim is gathered (multi-dim RFC 2.1.2)";
 constexpr std::string_view kCastRule =
@@ -207,6 +210,7 @@ class Scheduler {
     redistribute(plan_.loss.after);
     for (int module = num_modules(); module-- > 0;) {
       each_unit(ends_, module, StepKind::Unshard);
+      recompute_up_to(module);
       if (runs_backward(module)) {
         redistribute(module, &ModulePlan::before_backward);
         backward(module);
@@ -215,6 +219,23 @@ class Scheduler {
       if (reshards_backward) each_unit(begins_, module, StepKind::Reshard);
     }
     if (reshards_backward) reshard_root();
+  }
+
+  /// Where a part that backward computes again ends with `module`: its forward once more. Units
+  /// that begin in it stay whole for their backward.
+  void recompute_up_to(int module) {
+    const int part = recomputed_part_of(scenario_, module);
+    if (part < 0) return;
+    const RecomputedSpec& spec = scenario_.training.recomputed[static_cast<std::size_t>(part)];
+    if (module + 1 != spec.end || !is_computed_again(plan_, spec)) return;
+    is_recomputing_ = true;
+    for (int again = spec.first; again < spec.end; ++again) {
+      each_unit(begins_, again, StepKind::Unshard);
+      redistribute(again, &ModulePlan::before);
+      forward(again);
+      redistribute(again, &ModulePlan::after);
+    }
+    is_recomputing_ = false;
   }
 
   /// Norms of shards, their p-th powers added up over all ranks.
@@ -304,7 +325,8 @@ class Scheduler {
         unshard(b, bucket);
       }
     }
-    if (!is_unshard) return;
+    // What is computed again asks for its units in another order, and begins no other ones.
+    if (!is_unshard || is_recomputing_) return;
     for (const int next : order_.ask_for(unit))
       prefetch(next);
   }
@@ -383,9 +405,10 @@ class Scheduler {
 
   void redistribute(const std::vector<int>& redistributions) {
     for (const int redistribution : redistributions) {
-      plan_.steps.push_back(changes_[static_cast<std::size_t>(redistribution)]);
-      plan_.steps.back().step = step_;
-      plan_.steps.back().micro_batch = micro_batch_;
+      Step& step = plan_.steps.emplace_back(changes_[static_cast<std::size_t>(redistribution)]);
+      step.step = step_;
+      step.micro_batch = micro_batch_;
+      if (is_recomputing_) mark_recomputed(step);
     }
   }
 
@@ -439,8 +462,15 @@ class Scheduler {
     step.bucket = bucket;
     step.module = module;
     step.why.rule = rule;
+    if (is_recomputing_ && kind != StepKind::Unshard) mark_recomputed(step);
     plan_.steps.push_back(std::move(step));
     return plan_.steps.back();
+  }
+
+  static void mark_recomputed(Step& step) {
+    step.phase = Phase::Backward;
+    step.is_recomputed = true;
+    step.why.rule = kRecomputedRule;
   }
 
   Plan& plan_;
@@ -461,6 +491,7 @@ class Scheduler {
   std::int64_t step_ = 0;
   std::int64_t micro_batch_ = 0;
   Phase phase_ = Phase::Forward;
+  bool is_recomputing_ = false;  ///< steps of forward are emitted in backward
 };
 
 }  // namespace

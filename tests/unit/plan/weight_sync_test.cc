@@ -68,6 +68,20 @@ Texts kinds(const Plan& plan) {
   return texts;
 }
 
+TEST_CASE("weights that no step updates are not averaged") {
+  // ep cuts the expert: its weights have no copies. The dense one, which has, is never used.
+  Scenario scenario = tp_ep(1, 8, {1});
+  scenario.data.inactive = {{.first = 0,
+                             .end = 1,
+                             .data_ranks = {0, 1, 2, 3, 4, 5, 6, 7},
+                             .steps = {0},
+                             .micro_batches = {0}}};
+  const Plan plan = build_plan(scenario);
+  const Texts all = kinds(plan);
+  CHECK(std::count(all.begin(), all.end(), "average_weights") == 0);
+  CHECK_NOTHROW(verify_plan(plan));
+}
+
 TEST_CASE("weights are averaged after the optimizer, over the copies that saw other samples") {
   Scenario scenario = tp_ep(1, 8, {1});
   scenario.placements = {};
