@@ -40,7 +40,7 @@ class PolicyVariety {
       CAPTURE(what, count);
       CHECK(count >= least);
     }
-    CHECK(counts_.size() == 28);
+    CHECK(counts_.size() == 30);
   }
 
  private:

@@ -462,7 +462,8 @@ class Scheduler {
     step.bucket = bucket;
     step.module = module;
     step.why.rule = rule;
-    if (is_recomputing_ && kind != StepKind::Unshard) mark_recomputed(step);
+    const bool is_of_unit = kind == StepKind::Unshard || kind == StepKind::WaitUnshard;
+    if (is_recomputing_ && !is_of_unit) mark_recomputed(step);
     plan_.steps.push_back(std::move(step));
     return plan_.steps.back();
   }
