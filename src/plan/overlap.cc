@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <vector>
+
 #include "base/check.h"
 
 namespace hpsim {
@@ -14,27 +16,36 @@ bool is_compute(const Step& step) {
 
 }  // namespace
 
-Overlap overlap_of(const Plan& plan, std::int64_t plan_step) {
-  const auto begin = static_cast<std::size_t>(plan_step);
-  const Step& begun = plan.steps.at(begin);
-  HPSIM_CHECK(begun.collective.has_value(), "step {} has no collective", plan_step);
-  Overlap overlap;
-  if (!begun.is_async) overlap.completed_in = plan_step;
-  for (std::size_t i = begin + 1; i < plan.steps.size() && overlap.before < 0; ++i) {
+std::map<std::int64_t, Overlap> overlaps_of(const Plan& plan) {
+  std::map<std::int64_t, Overlap> overlaps;
+  std::map<int, Overlap*> pending;  // by bucket
+  std::vector<Overlap*> beginning;  // since the last compute
+  std::vector<Overlap*> completed;
+  for (std::size_t i = 0; i < plan.steps.size(); ++i) {
     const Step& step = plan.steps[i];
     const auto index = static_cast<std::int64_t>(i);
-    const bool is_pending = overlap.completed_in < 0;
-    if (is_pending && step.kind == StepKind::WaitUnshard && step.bucket == begun.bucket)
-      overlap.completed_in = index;
-    if (!is_compute(step)) continue;
-    if (!is_pending) {
-      overlap.before = index;
-      continue;
+    if (step.is_async) {
+      pending[step.bucket] = &overlaps[index];
+      beginning.push_back(&overlaps[index]);
     }
-    if (overlap.first < 0) overlap.first = index;
-    overlap.last = index;
+    const auto awaited = pending.find(step.bucket);
+    if (step.kind == StepKind::WaitUnshard && awaited != pending.end()) {
+      awaited->second->completed_in = index;
+      completed.push_back(awaited->second);
+      pending.erase(awaited);
+    }
+    if (!is_compute(step)) continue;
+    for (Overlap* const overlap : beginning) {
+      if (overlap->completed_in < 0) overlap->first = index;
+    }
+    beginning.clear();
+    for (const auto& [bucket, overlap] : pending)
+      overlap->last = index;
+    for (Overlap* const overlap : completed)
+      overlap->before = index;
+    completed.clear();
   }
-  return overlap;
+  return overlaps;
 }
 
 std::string compute_text(const Plan& plan, std::int64_t plan_step) {

@@ -23,9 +23,16 @@ bool is_same_work(const Step& a, const Step& b) {
          a.why.after == b.why.after && a.why.rule == b.why.rule;
 }
 
-Json step_json(const PlanReport& report, const std::vector<PayloadReport>& payloads,
-               std::size_t index, std::int64_t seq, bool lists_ranks) {
+/// What collectives of a plan carry, and what runs beside them.
+struct CollectiveTables {
+  std::vector<PayloadReport> payloads;
+  std::map<std::int64_t, Overlap> overlaps;
+};
+
+Json step_json(const PlanReport& report, const CollectiveTables& tables, std::size_t index,
+               std::int64_t seq, bool lists_ranks) {
   const Plan& plan = report.plan;
+  const std::vector<PayloadReport>& payloads = tables.payloads;
   const Step& step = plan.steps[index];
   Json json{{"index", index},
             {"kind", name_of(step.kind)},
@@ -57,8 +64,8 @@ Json step_json(const PlanReport& report, const std::vector<PayloadReport>& paylo
   }
   json["collective"] = nullptr;
   if (step.collective) {
-    json["collective"] =
-        collective_json(plan.mesh(), payloads, collective_report(plan, index, seq), lists_ranks);
+    json["collective"] = collective_json(
+        plan.mesh(), payloads, collective_report(plan, tables.overlaps, index, seq), lists_ranks);
   }
   if (step.is_async) json["async"] = true;
   json["local_scale"] =
@@ -126,7 +133,7 @@ Json plan_json(const PlanReport& report, const PlanView& view) {
   const Plan& plan = report.plan;
   const Scenario& scenario = plan.scenario;
   const bool lists_ranks = view.full || plan.mesh().num_ranks() <= kMaxListedRanks;
-  const std::vector<PayloadReport> payloads = payload_reports(plan);
+  const CollectiveTables tables{payload_reports(plan), overlaps_of(plan)};
   Json differs = Json::array();
   for (const StepDifference& difference : step_differences(plan))
     differs.push_back(difference.step);
@@ -145,7 +152,7 @@ Json plan_json(const PlanReport& report, const PlanView& view) {
   for (std::size_t i = 0; i < plan.steps.size(); ++i) {
     const Step& step = plan.steps[i];
     const bool is_shown = view.step ? step.step == *view.step : view.full || step.step == 0;
-    if (is_shown) json["steps"].push_back(step_json(report, payloads, i, seq, lists_ranks));
+    if (is_shown) json["steps"].push_back(step_json(report, tables, i, seq, lists_ranks));
     seq += step.collective ? 1 : 0;
   }
   return json;

@@ -9,7 +9,6 @@
 #include <unordered_map>
 
 #include "base/check.h"
-#include "plan/overlap.h"
 #include "plan/rank_layout.h"
 #include "plan/step_text.h"
 #include "report/digest.h"
@@ -69,10 +68,11 @@ Report report_of(const Scenario& scenario, const std::string& backend) {
 void add_plan(const Plan& plan, Report& report) {
   report.parameters = plan.parameters;
   report.payloads = payload_reports(plan);
+  const std::map<std::int64_t, Overlap> overlaps = overlaps_of(plan);
   for (std::size_t i = 0; i < plan.steps.size(); ++i) {
     if (!plan.steps[i].collective) continue;
     const auto seq = static_cast<std::int64_t>(report.collectives.size());
-    report.collectives.push_back(collective_report(plan, i, seq));
+    report.collectives.push_back(collective_report(plan, overlaps, i, seq));
   }
 }
 
@@ -259,9 +259,7 @@ std::vector<std::string> units_of_modules(const Scenario& scenario) {
   return names;
 }
 
-/// Of a step that is_async.
-OverlapReport overlap_report(const Plan& plan, std::int64_t plan_step) {
-  const Overlap overlap = overlap_of(plan, plan_step);
+OverlapReport overlap_report(const Plan& plan, const Overlap& overlap) {
   OverlapReport report;
   if (overlap.first >= 0) report.computes.push_back(compute_text(plan, overlap.first));
   if (overlap.last > overlap.first) report.computes.push_back(compute_text(plan, overlap.last));
@@ -351,7 +349,9 @@ int payload_of(const Plan& plan, const Step& step) {
   return step.bucket;
 }
 
-CollectiveReport collective_report(const Plan& plan, std::size_t plan_step, std::int64_t seq) {
+CollectiveReport collective_report(const Plan& plan,
+                                   const std::map<std::int64_t, Overlap>& overlaps,
+                                   std::size_t plan_step, std::int64_t seq) {
   const Step& step = plan.steps.at(plan_step);
   CollectiveReport report{.seq = seq,
                           .phase = step.phase,
@@ -361,7 +361,9 @@ CollectiveReport collective_report(const Plan& plan, std::size_t plan_step, std:
                           .partial = step.partial,
                           .is_recomputed = step.is_recomputed,
                           .spec = step.collective.value()};
-  if (step.is_async) report.overlap = overlap_report(plan, static_cast<std::int64_t>(plan_step));
+  if (step.is_async) {
+    report.overlap = overlap_report(plan, overlaps.at(static_cast<std::int64_t>(plan_step)));
+  }
   return report;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -8,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/finding.h"
+#include "plan/overlap.h"
 #include "plan/plan.h"
 #include "plan/verify_plan.h"
 #include "report/budget.h"
@@ -80,9 +82,11 @@ struct CollectiveReport {
 /// What a step carries, or would if it had a collective: into payload_reports; -1: nothing.
 [[nodiscard]] int payload_of(const Plan& plan, const Step& step);
 
-/// \pre step `plan_step` has a collective, number `seq` of the run
-[[nodiscard]] CollectiveReport collective_report(const Plan& plan, std::size_t plan_step,
-                                                 std::int64_t seq);
+/// \pre step `plan_step` has a collective, number `seq` of the run; `overlaps` are those of the
+/// plan
+[[nodiscard]] CollectiveReport collective_report(const Plan& plan,
+                                                 const std::map<std::int64_t, Overlap>& overlaps,
+                                                 std::size_t plan_step, std::int64_t seq);
 
 /// The load of an experts module in one optimizer step.
 struct RoutingReport {

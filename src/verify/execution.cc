@@ -40,12 +40,12 @@ class ExecutionCheck {
         plan_(evidence.plan),
         recorder_(recorder),
         routing_(run_routing(evidence.plan, evidence.run)) {
+    const std::map<std::int64_t, Overlap> overlaps = overlaps_of(plan_);
     for (std::size_t i = 0; i < plan_.steps.size(); ++i) {
       if (!plan_.steps[i].collective) continue;
       planned_.push_back(static_cast<std::int64_t>(i));
-      const bool is_async = plan_.steps[i].is_async;
-      completed_in_.push_back(is_async ? overlap_of(plan_, planned_.back()).completed_in
-                                       : planned_.back());
+      completed_in_.push_back(plan_.steps[i].is_async ? overlaps.at(planned_.back()).completed_in
+                                                      : planned_.back());
     }
   }
 

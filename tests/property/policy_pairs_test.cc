@@ -271,7 +271,7 @@ TEST_CASE("gathering units ahead changes no result, and gathers none more often"
     INFO("scenario " << i << " of seed " << seed << ", saved as " << text.file());
     Json json = Json::parse(text.json());
     for (const char* key : {"forward_prefetch", "backward_prefetch"})
-      json["fully_shard"].erase(key);
+      json["fully_shard"][key] = 0;
     const VerifiedPlan without = plan_of(json);
     const RunResult expected = LocalExecutor().run(without, {});
     for (const auto& [forward, backward] : {std::pair(1, 0), std::pair(0, 1), std::pair(3, 2)}) {
@@ -288,7 +288,7 @@ TEST_CASE("gathering units ahead changes no result, and gathers none more often"
       REQUIRE(have_equal_tensors(*without, expected, run));
     }
   }
-  CHECK(all.num_async > 10 * property_count(kCount));
+  CHECK(all.num_async > 5 * property_count(kCount));
   CHECK(all.num_uneven > property_count(kCount));
 }
 

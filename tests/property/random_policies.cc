@@ -110,8 +110,9 @@ class PolicyDraw {
       if (!dice_.one_in(3)) fully_shard()[key] = dice_.pick<std::int64_t>({1, 1, 2, 3, 9});
     }
     // The root unit stays whole.
-    if (!fully_shard().contains("reshard_after_forward") && dice_.one_in(3))
-      fully_shard()["reshard_after_forward"] = nullptr;
+    const bool is_told =
+        json_.value("fully_shard", Json::object()).contains("reshard_after_forward");
+    if (!is_told && dice_.one_in(3)) fully_shard()["reshard_after_forward"] = nullptr;
   }
 
   /// Exact weights that are averaged have to move far, by a sum.

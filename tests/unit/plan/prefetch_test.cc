@@ -222,18 +222,36 @@ TEST_CASE("what compute an unshard runs beside") {
   scenario.fully_shard.forward_prefetch = 1;
   const Plan plan = build_plan(scenario);
   // 0 unshard l0, 1 begin l1, 2 forward l0, 3 reshard l0, 4 wait l1, 5 forward l1
-  const Overlap begun = overlap_of(plan, 1);
+  const auto overlaps = overlaps_of(plan);
+  REQUIRE(overlaps.size() == 1);
+  const Overlap begun = overlaps.at(1);
   CHECK(begun.completed_in == 4);
   CHECK(begun.first == 2);
   CHECK(begun.last == 2);
   CHECK(begun.before == 5);
   CHECK(compute_text(plan, 2) == "forward of l0");
-  const Overlap at_once = overlap_of(plan, 0);
-  CHECK(at_once.completed_in == 0);
-  CHECK(at_once.first == -1);
-  CHECK(at_once.before == 2);
-  CHECK_THROWS(overlap_of(plan, 2));
+  CHECK(compute_text(plan, 7) == "loss");
   CHECK_THROWS(compute_text(plan, 4));
+  // Nothing is computed beside it, or several; the same bucket again in backward.
+  const Plan two = build_plan(shipped("training/prefetch_backward_2"));
+  std::vector<std::int64_t> num_computed;
+  for (const auto& [begin, overlap] : overlaps_of(two)) {
+    REQUIRE(overlap.first >= 0);
+    std::int64_t count = 0;
+    for (std::int64_t i = overlap.first; i <= overlap.last; ++i)
+      count += two.steps[static_cast<std::size_t>(i)].kind == StepKind::Backward ? 1 : 0;
+    num_computed.push_back(count);
+  }
+  CHECK(num_computed == std::vector<std::int64_t>{1, 2, 2, 2});
+  Scenario nested = scenario;
+  nested.units = assign_units(nested.model, nested.parameters, {"l1"}, true);
+  nested.fully_shard.backward_prefetch = 1;
+  // Backward: unshard root, begin l1, wait l1, backward l1.
+  const Plan at_once = build_plan(nested);
+  const Overlap none = overlaps_of(at_once).rbegin()->second;
+  CHECK(none.first == -1);
+  CHECK(none.last == -1);
+  CHECK(compute_text(at_once, none.before) == "backward of l1");
 }
 
 /// "CODE message" of what check_agreement finds in a plan of two layers, both 1 unit ahead, that is

@@ -116,8 +116,8 @@ TEST_CASE("a plan lists what is begun, and where it is awaited") {
   const PlanReport report = make_plan_report(build_plan(layers(1)));
   const std::string text = plan_text(report, {}, false);
   CAPTURE(text);
-  CHECK(text.find("\n  1  unshard async   l1  fsdp 2       1  8 -> 16  ") != std::string::npos);
-  CHECK(text.find("\n  4  wait_unshard    l1 ") != std::string::npos);
+  CHECK(text.find(" 1  unshard async   l1  fsdp 2       1  8 -> 16 ") != std::string::npos);
+  CHECK(text.find(" 4  wait_unshard    l1 ") != std::string::npos);
   CHECK(text.find("forward_prefetch: right after a unit's own unshard") != std::string::npos);
   const Json steps = plan_json(report, {})["steps"];
   CHECK(steps[1]["kind"] == "unshard");
@@ -146,9 +146,9 @@ TEST_CASE("an explanation tells when memory is taken, and when the parameter is 
   ExplainView view{.parameters = {1}, .in_detail = true};
   const std::string text = explain_text(plan, view, false);
   CAPTURE(text);
-  CHECK(text.find("1  unshard async   param  shard                      32 B -> 64 B") !=
+  CHECK(text.find(" 1  unshard async   param  shard                         32 B -> 64 B\n") !=
         std::string::npos);
-  CHECK(text.find("4  wait_unshard    param  shard -> whole             64 B") !=
+  CHECK(text.find(" 4  wait_unshard    param  shard -> whole                64 B\n") !=
         std::string::npos);
 }
 

@@ -80,6 +80,7 @@ void write(RunResult& run, std::int64_t offset, const std::vector<double>& tenso
 void fill_execution(const Plan& plan, Rank rank, RunResult& run) {
   RankRecord& record = run.rank_record(rank);
   const Coordinate coordinate = plan.mesh().coordinate_of(rank);
+  const std::map<std::int64_t, Overlap> overlaps = overlaps_of(plan);
   for (std::size_t i = 0; i < plan.steps.size(); ++i) {
     if (!plan.steps[i].collective) continue;
     const CollectiveSpec& spec = *plan.steps[i].collective;
@@ -95,7 +96,7 @@ void fill_execution(const Plan& plan, Rank rank, RunResult& run) {
     run.executed(rank)[record.num_collectives++] = {
         step, in, out,
         collective_tag(plan, step, plan.mesh().index_along(others, coordinate), in, out),
-        overlap_of(plan, step).completed_in};
+        plan.steps[i].is_async ? overlaps.at(step).completed_in : step};
   }
   const PlannedMemory memory = planned_memory(plan, coordinate);
   record.init = memory.init;

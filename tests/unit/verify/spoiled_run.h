@@ -18,7 +18,7 @@ struct Spoiling {
   std::function<void(std::int64_t step, Rank, RankEngine&)> before_step;
 };
 
-/// Runs a plan as the local executor does, but spoils numbers on their way.
+/// Runs a plan as the local executor does, but spoils numbers on their way. \pre no step is_async
 [[nodiscard]] RunResult run_spoiled(const VerifiedPlan& plan, const Spoiling& spoiling);
 
 }  // namespace hpsim::test
