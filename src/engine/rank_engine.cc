@@ -98,14 +98,6 @@ class RankEngineOf : public RankEngine {
 
   [[nodiscard]] RankMemory<T>& memory() { return memory_; }
 
-  void reset_sharded_param(int p, std::span<const double> values, DType dtype) override {
-    std::vector<double> rounded(values.begin(), values.end());
-    const auto elems = static_cast<std::int64_t>(rounded.size());
-    round_to(dtype, rounded.data(), elems);
-    const std::vector<T> local(rounded.begin(), rounded.end());
-    memory_.reset_sharded_param(p, local.data(), elems, dtype);
-  }
-
   std::optional<CollectiveCall> begin(std::int64_t plan_step) override {
     const Step& step = step_at(plan_step);
     enter(step);
@@ -473,11 +465,11 @@ std::unique_ptr<RankEngine> make_rank_engine(const VerifiedPlan& plan, Rank rank
 }
 
 template <class T>
-std::shared_ptr<ShardedParameter<T>>& registered(RankEngine& engine, int parameter) {
-  return dynamic_cast<RankEngineOf<T>&>(engine).memory().registered(parameter);
+RankMemory<T>& memory_of(RankEngine& engine) {
+  return dynamic_cast<RankEngineOf<T>&>(engine).memory();
 }
 
-template std::shared_ptr<ShardedParameter<float>>& registered(RankEngine&, int);
-template std::shared_ptr<ShardedParameter<double>>& registered(RankEngine&, int);
+template RankMemory<float>& memory_of(RankEngine&);
+template RankMemory<double>& memory_of(RankEngine&);
 
 }  // namespace hpsim

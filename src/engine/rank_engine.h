@@ -5,7 +5,7 @@
 #include <optional>
 #include <span>
 
-#include "engine/sharded_parameter.h"
+#include "engine/rank_memory.h"
 #include "engine/whole_parameters.h"
 #include "plan/plan.h"
 #include "trace/run_result.h"
@@ -52,11 +52,6 @@ class RankEngine {
   /// Does what remains of it. \pre begin(plan_step) was called, its collective carried out, or
   ///      begun where the step is_async; of a WaitUnshard, what was begun is carried out
   virtual void finish(std::int64_t plan_step) = 0;
-
-  /// The parameter takes these values, of its true shard or of its padded slot, rounded to `dtype`,
-  /// which becomes its own: see RankMemory::reset_sharded_param. Training goes on in the dtype of
-  /// the plan only.
-  virtual void reset_sharded_param(int parameter, std::span<const double> values, DType dtype) = 0;
 };
 
 /// An engine whose optimizer holds all parameters, and which then made them as init_device says and
@@ -66,9 +61,9 @@ class RankEngine {
                                                            RunResult& result,
                                                            SharedParameters* shared = nullptr);
 
-/// What modules know as their parameter, of which the optimizer has the object that was there
-/// first: for tests that plant faults. T: float, or double where carrier_dtype says so.
+/// What the rank holds, to load other values into (reset_sharded_param), and for tests that plant
+/// faults. T: float, or double where carrier_dtype says so.
 template <class T>
-[[nodiscard]] std::shared_ptr<ShardedParameter<T>>& registered(RankEngine& engine, int parameter);
+[[nodiscard]] RankMemory<T>& memory_of(RankEngine& engine);
 
 }  // namespace hpsim

@@ -13,7 +13,7 @@ struct Report;
 ///
 ///   collectives   collectives of an optimizer step, the most in any
 ///   bytes         what these carry per rank, each by the larger of its input and output
-///   peak          bytes of memory per rank, the most at any moment
+///   peak          bytes of memory per rank, the most at any moment of the training
 struct BudgetLine {
   std::string_view name;  ///< "collectives", "bytes", "peak"
   std::int64_t limit = 0;

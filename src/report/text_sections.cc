@@ -1,7 +1,6 @@
 #include "report/text_sections.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -71,8 +70,10 @@ constexpr std::array<const char*, kNumMemoryKinds> kMemoryWords = {
     "shards",         "padding",   "unsharded parameters", "unsharded gradients",
     "reduce buffers", "gradients", "optimizer state",      "activations"};
 
-/// The peak of all memory, and the kinds that weigh most, as many as fit; each has its peak at its
-/// own moment.
+constexpr std::size_t kPeakColumns = 36;  // of where the peak is, so that kinds have room
+
+/// The peak of all memory and where it is, and the kinds that weigh most, as many as fit; each has
+/// its peak at its own moment.
 std::string memory_line(const Report& report) {
   std::vector<std::size_t> kinds;
   for (std::size_t kind = 0; kind < report.ledger.size(); ++kind) {
@@ -83,6 +84,10 @@ std::string memory_line(const Report& report) {
   });
   std::string line =
       fmt::format("  peak memory per rank {}", format_bytes(report.counters.peak_bytes));
+  if (!report.peak_at.empty()) {
+    line += fmt::format(" at {}", elided(report.peak_at, kPeakColumns));
+    if (report.scenario->training.steps > 1) line += fmt::format(", step {}", report.peak_at_step);
+  }
   const char* separator = ": ";
   for (const std::size_t kind : kinds) {
     const std::string part = fmt::format("{}{} {}", separator, kMemoryWords[kind],
@@ -92,20 +97,6 @@ std::string memory_line(const Report& report) {
     separator = ", ";
   }
   return line + '\n';
-}
-
-/// Where that peak is, and the one before training.
-std::string memory_moments_line(const Report& report) {
-  constexpr std::size_t kPeakColumns = 44;
-  std::vector<std::string> parts;
-  if (!report.peak_at.empty()) {
-    parts.push_back("at " + elided(report.peak_at, kPeakColumns));
-    if (report.scenario->training.steps > 1)
-      parts.back() += fmt::format(" in step {}", report.peak_at_step);
-  }
-  parts.push_back(
-      fmt::format("{} while parameters were made", format_bytes(report.memory.init_peak_total)));
-  return fmt::format("    {}\n", fmt::join(parts, "; "));
 }
 
 /// What backward computes again, and how many of a step's collectives come again with it.
@@ -232,7 +223,7 @@ std::string collectives_section(const Report& report, const TextStyle& style) {
     }
     text += table.text(kIndent, kTextWidth, style.color);
   }
-  return text + recomputed_line(report) + memory_line(report) + memory_moments_line(report);
+  return text + recomputed_line(report) + memory_line(report);
 }
 
 std::string checks_section(const Report& report, const TextStyle& style) {

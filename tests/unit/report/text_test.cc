@@ -30,8 +30,7 @@ local · mesh fsdp 4 · 4 ranks · float32 derived · 1 step of 8 samples · sgd
   collectives     per step  over    bytes in  bytes out  on the wire  reduction
   all_gather             2  fsdp 4     128 B      512 B  float32
   reduce_scatter         1  fsdp 4     256 B       64 B  float32      sum x 1/4
-  peak memory per rank 640 B: unsharded parameters 256 B, shards 64 B, padding 32 B
-    at unshard of unit "(root)"; 288 B while parameters were made
+  peak memory per rank 640 B at unshard of unit "(root)": unsharded parameters 256 B, shards 64 B
 
   plan          numbers  run               numbers  against the baseline  numbers  err/bound
   ✓ coverage          5  ✓ plan-agreement       12  ✓ loss-parity               1       0.02

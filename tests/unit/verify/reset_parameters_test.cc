@@ -37,27 +37,29 @@ Verdict judged(const VerifiedPlan& plan, const BeforeStep& before_step) {
   return judged(plan, run_spoiled(plan, {.before_step = before_step}));
 }
 
-std::vector<double> values_of(const ShardedParameter<float>& parameter) {
-  return {parameter.data, parameter.data + parameter.elems};
+/// Every parameter takes its values from a tensor of its own; its slot holds others until then.
+void load_all(RankEngine& engine) {
+  RankMemory<float>& memory = memory_of<float>(engine);
+  for (int p = 0; p < 2; ++p) {
+    const auto before = memory.registered(p);
+    const std::vector<float> values(before->data, before->data + before->elems);
+    std::fill_n(before->data, before->elems, 7.0F);
+    memory.reset_sharded_param(p, values.data(), before->elems, DType::Float32);
+    CHECK(memory.registered(p) == before);
+  }
 }
 
 TEST_CASE("training goes on after all parameters were loaded anew, on the objects it had") {
   for (const InitDevice device : {InitDevice::Cpu, InitDevice::Meta}) {
     const VerifiedPlan plan = plan_of(device);
     int num_loaded = 0;
-    RunResult run = run_spoiled(plan, {.before_step = [&](std::int64_t step, Rank, RankEngine& e) {
-                                  for (int p = 0; step == 1 && p < 2; ++p) {
-                                    const auto before = registered<float>(e, p);
-                                    // What padding held must not come back, nor what the shard
-                                    // held.
-                                    const std::vector<double> values = values_of(*before);
-                                    std::fill_n(before->data, before->elems, 7.0F);
-                                    e.reset_sharded_param(p, values, DType::Float32);
-                                    CHECK(registered<float>(e, p) == before);
-                                    ++num_loaded;
-                                  }
-                                }});
-    CHECK(num_loaded == 2 * 4);
+    const auto load = [&](std::int64_t step, Rank /*rank*/, RankEngine& engine) {
+      if (step != 1) return;
+      load_all(engine);
+      ++num_loaded;
+    };
+    RunResult run = run_spoiled(plan, {.before_step = load});
+    CHECK(num_loaded == 4);
     // Of padded slots the load wrote padding once more than the plan tells: w of the last rank, b
     // of the last two.
     run.rank_record(Rank{2}).pad_copies -= 1;
@@ -70,7 +72,7 @@ TEST_CASE("padding that a reset does not rebuild is found when it is sent") {
   const VerifiedPlan plan = plan_of(InitDevice::Meta);
   const Verdict verdict = judged(plan, [](std::int64_t step, Rank rank, RankEngine& engine) {
     if (step != 1 || rank.value != 3) return;
-    const auto& w = registered<float>(engine, 0);
+    const auto& w = memory_of<float>(engine).registered(0);
     w->data[w->elems] = 1;  // the first element behind its row
   });
   const std::vector<CheckId> failed = failed_checks(verdict);
@@ -88,7 +90,7 @@ TEST_CASE("a parameter that views its old tensor is found: what is gathered was 
   std::vector<float> old;
   const Verdict verdict = judged(plan, [&](std::int64_t step, Rank rank, RankEngine& engine) {
     if (step != 1 || rank.value != 1) return;
-    const auto& w = registered<float>(engine, 0);
+    const auto& w = memory_of<float>(engine).registered(0);
     old.assign(w->data, w->data + w->elems);
     w->data = old.data();
   });
@@ -104,7 +106,7 @@ TEST_CASE("a new object in place of the one that the optimizer holds is found li
   const Verdict verdict = judged(plan, [&](std::int64_t step, Rank rank, RankEngine& engine) {
     if (step != 0 || rank.value != 2) return;
     // HyperParallel issue 322: modules know a new parameter, the optimizer the tensor of before.
-    std::shared_ptr<ShardedParameter<float>>& w = registered<float>(engine, 0);
+    std::shared_ptr<ShardedParameter<float>>& w = memory_of<float>(engine).registered(0);
     const std::shared_ptr<ShardedParameter<float>> held = w;
     w = std::make_shared<ShardedParameter<float>>(*held);
     old.assign(held->data, held->data + held->elems);
