@@ -121,6 +121,7 @@ class PlanText {
       : report_(report), plan_(report.plan), view_(view), style_{color, view.full} {
     for (const Step& step : plan_.steps) {
       if (is_shown(step)) footnotes_.add(step.why);
+      has_recomputed_ = has_recomputed_ || step.is_recomputed;
       if (!step.collective) continue;
       has_collectives_ = true;
       has_other_dtypes_ =
@@ -138,7 +139,7 @@ class PlanText {
 
   [[nodiscard]] std::string text() const {
     return header_text(plan_.scenario, "plan", style_) + steps_line() + table() + "\n" +
-           footnotes_.text(style_) + wire_lines() + memory_lines() + verdict();
+           footnotes_.text(style_) + recomputed_line() + wire_lines() + memory_lines() + verdict();
   }
 
  private:
@@ -197,13 +198,16 @@ class PlanText {
     return fmt::format("{}: {}, … ({})", unit, name, members.length());
   }
 
-  /// Of a redistribution what it does; of an unshard whether it is only begun; "forward again" of
-  /// what is recomputed.
+  /// Of a redistribution what it does; of an unshard whether it is only begun; "forward ↻" of what
+  /// is recomputed.
   [[nodiscard]] std::string kind_of(const Step& step) const {
-    if (step.redistribution < 0) return step_text(step);
-    const auto at = static_cast<std::size_t>(step.redistribution);
-    return fmt::format("{}{}", name_of(plan_.redistributions.at(at).transition.op),
-                       step.is_recomputed ? " again" : "");
+    if (step.redistribution < 0 && !step.is_recomputed) return step_text(step);
+    std::string_view kind = name_of(step.kind);
+    if (step.redistribution >= 0) {
+      const auto at = static_cast<std::size_t>(step.redistribution);
+      kind = name_of(plan_.redistributions.at(at).transition.op);
+    }
+    return fmt::format("{}{}", kind, step.is_recomputed ? " ↻" : "");
   }
 
   [[nodiscard]] Line line(std::size_t index) const {
@@ -336,6 +340,10 @@ class PlanText {
     rows.insert(rows.erase(first, last), std::vector<Cell>{Cell{text}});
   }
 
+  [[nodiscard]] std::string recomputed_line() const {
+    return has_recomputed_ ? "\n↻: a step of forward that comes again in backward.\n" : "";
+  }
+
   [[nodiscard]] std::string wire_lines() const {
     if (!has_collectives_) return {};
     std::string text =
@@ -405,6 +413,7 @@ class PlanText {
   bool has_collectives_ = false;
   bool has_other_dtypes_ = false;
   bool has_routed_ = false;
+  bool has_recomputed_ = false;
   std::vector<std::int64_t> buckets_of_unit_;
   bool has_uneven_ = false;
   bool has_fused_ = false;

@@ -94,8 +94,9 @@ std::int64_t count_of(const std::string& text, const std::string& what) {
 TEST_CASE("a plan lists what is computed again") {
   const PlanReport report = make_plan_report(block_plan(true));
   const std::string text = plan_text(report, {}, false);
-  CHECK(count_of(text, "forward again ") == 3);
-  CHECK(count_of(text, "all_reduce again ") == 1);
+  CHECK(count_of(text, "forward ↻ ") == 3);
+  CHECK(count_of(text, "all_reduce ↻ ") == 1);
+  CHECK_THAT(text, Contains("↻: a step of forward that comes again in backward.\n"));
   CHECK_THAT(text, Contains("activation_checkpointing: forward kept what the part takes"));
   const Json steps = plan_json(report, {})["steps"];
   const auto count = std::count_if(steps.begin(), steps.end(), [](const Json& step) {
