@@ -52,7 +52,8 @@ std::string compute_text(const Plan& plan, std::int64_t plan_step) {
   const Step& step = plan.steps.at(static_cast<std::size_t>(plan_step));
   HPSIM_CHECK(is_compute(step), "step {} computes nothing", plan_step);
   if (step.kind == StepKind::Loss) return std::string(name_of(step.kind));
-  return fmt::format("{} of {}", name_of(step.kind), module_name(plan.scenario.model, step.module));
+  return fmt::format("{}{} of {}", name_of(step.kind), step.is_recomputed ? " again" : "",
+                     module_name(plan.scenario.model, step.module));
 }
 
 }  // namespace hpsim

@@ -24,7 +24,8 @@ struct Overlap {
 ///   3    completed in 5, 4 to 4, before 6
 [[nodiscard]] std::map<std::int64_t, Overlap> overlaps_of(const Plan& plan);
 
-/// "forward of l0", "backward of l0", "loss". \pre it is such compute
+/// "forward of l0", "backward of l0", "loss"; "forward again of l0" where it is computed once more
+/// in backward. \pre it is such compute
 [[nodiscard]] std::string compute_text(const Plan& plan, std::int64_t plan_step);
 
 }  // namespace hpsim
