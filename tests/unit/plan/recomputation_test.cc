@@ -184,6 +184,23 @@ TEST_CASE("units that begin in a part are gathered once in backward, and stay un
   CHECK(at("backward blk.up") < at("reshard blk.up"));
 }
 
+TEST_CASE("a unit that was begun ahead is awaited within the recomputation") {
+  const char* const more = R"(, "fully_shard": {"units": ["in", "blk", "blk.*", "out"],
+                                                "backward_prefetch": 4})";
+  const Plan with = block_plan(R"("blk")", more);
+  CHECK(codes_of(with).empty());
+  const auto waits = [](const Step& step) {
+    return step.kind == StepKind::WaitUnshard && step.phase == Phase::Backward;
+  };
+  CHECK(count(with, waits) > 0);
+  CHECK(count(with, waits) == count(block_plan("", more), waits));
+  CHECK(count(with, [](const Step& step) { return step.is_recomputed && step.bucket >= 0; }) == 0);
+  const Texts steps = told_steps(with);
+  const Texts of_backward(std::find(steps.begin(), steps.end(), "loss"), steps.end());
+  CHECK(std::find(of_backward.begin(), of_backward.end(), "wait_unshard blk.up") <
+        std::find(of_backward.begin(), of_backward.end(), "forward blk.up"));
+}
+
 TEST_CASE("all_gathers and reduce_scatters of units are those without recomputation") {
   for (const char* more :
        {"", R"(, "fully_shard": {"reshard_after_forward": false})",
