@@ -18,9 +18,8 @@ bool is_same_work(const Step& a, const Step& b) {
          a.bucket == b.bucket && a.module == b.module && a.is_async == b.is_async &&
          a.row == b.row && a.rows == b.rows && a.partial == b.partial &&
          a.redistribution == b.redistribution && a.is_recomputed == b.is_recomputed &&
-         a.collective == b.collective &&
-         a.local_scale == b.local_scale && a.why.before == b.why.before &&
-         a.why.after == b.why.after && a.why.rule == b.why.rule;
+         a.collective == b.collective && a.local_scale == b.local_scale &&
+         a.why.before == b.why.before && a.why.after == b.why.after && a.why.rule == b.why.rule;
 }
 
 /// What collectives of a plan carry, and what runs beside them.
