@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "plan/rank_layout.h"
+#include "plan/recomputation.h"
 #include "plan/step_text.h"
 #include "report/digest.h"
 #include "report/expect.h"
