@@ -7,6 +7,7 @@
 #include "plan/activation_part.h"
 #include "plan/loss_collective.h"
 #include "plan/passes/passes.h"
+#include "plan/passes/redistribution_rules.h"
 #include "plan/passes/unshard_order.h"
 #include "plan/recomputation.h"
 #include "plan/token_exchange.h"
@@ -43,22 +44,8 @@ constexpr std::string_view kPostForwardUnshardRule =
     "reshard_after_forward k: k consecutive ranks hold the parts of the whole";
 constexpr std::string_view kClipRule =
     "clip_grad_norm: one sum over the world, every rank's part divided by its copies";
-constexpr std::string_view kCastActivationRule =
-    "mp_policy: units cast what they take to param_dtype, and what they give to output_dtype";
 constexpr std::string_view kOptimizerRule =
     "the optimizer updates true shards only (ragged RFC 6.4)";
-constexpr std::string_view kWholeRule =
-    "a weight that is whole, or cut by rows (colwise), takes every input feature";
-constexpr std::string_view kSumRule = "a linear needs the sum: its input comes as terms of one";
-constexpr std::string_view kInnerCutRule =
-    "a cut inside another one is undone first, and made anew where it is wanted";
-constexpr std::string_view kColumnsRule =
-    "a weight cut by columns (rowwise) takes the input features of its columns";
-constexpr std::string_view kSamplesRule =
-    "along a data dim that cuts its weight a module takes the samples of all ranks";
-constexpr std::string_view kTermsRule =
-    "an activation function needs the sum: its input comes as terms of one";
-constexpr std::string_view kNormRule = "a norm takes all features of its positions";
 constexpr std::string_view kRouteRule =
     "the router chooses the experts of every position; their ranks must know how many come";
 constexpr std::string_view kDispatchRule = "positions go to the ranks that hold their experts";
@@ -67,83 +54,6 @@ constexpr std::string_view kCombineBackwardRule =
     "backward of combine: gradients of the outputs go to the experts (transposed)";
 constexpr std::string_view kDispatchBackwardRule =
     "backward of dispatch: gradients of the inputs go back (transposed)";
-constexpr std::string_view kSequenceRule =
-    "the style sequence_parallel takes and gives a part of the sequence";
-constexpr std::string_view kTokensRule = "an embedding that is cut takes all tokens";
-constexpr std::string_view kHeadsRule =
-    "attention takes whole sequences, and queries, keys and values cut alike into heads";
-constexpr std::string_view kExpertsRule =
-    "experts take all features of their positions, and the same positions of both inputs";
-constexpr std::string_view kAlikeRule =
-    "both inputs of a sum or product are cut alike; a residual's branch as its input";
-constexpr std::string_view kRowwiseRule =
-    "rowwise gives Replicate: each rank computed terms of every output feature";
-constexpr std::string_view kRowwiseSpRule =
-    "rowwise_sp gives a part of the sequence: each rank computed terms of every output feature";
-constexpr std::string_view kLossTermsRule =
-    "the loss needs the sum: the model's output comes as terms of one";
-constexpr std::string_view kAddTermsRule =
-    "backward of one input read by all ranks: each has a term of its gradient (transposed)";
-constexpr std::string_view kTransposedRule = "backward of a redistribution is the transposed one";
-constexpr std::string_view kJoinRule =
-    "the gradients that all readers of an activation left add up";
-
-/// `wanted` is the layout in which the linear computes.
-std::string_view rule_of_linear(const ModelSpec& model, const Transition& transition,
-                                const std::vector<Placement>& wanted) {
-  const auto dim = static_cast<std::size_t>(transition.mesh_dims.at(0));
-  if (transition.after[dim] != wanted[dim]) return kInnerCutRule;
-  if (cuts(transition.before[dim], kSampleDim)) return kSamplesRule;
-  if (cuts(wanted[dim], feature_dim(model))) return kColumnsRule;
-  return std::holds_alternative<Partial>(transition.before[dim]) ? kSumRule : kWholeRule;
-}
-
-/// Why an activation, or its gradient, changes so.
-std::string_view rule_of(const Plan& plan, const Redistribution& redistribution) {
-  const Transition& transition = redistribution.transition;
-  const auto dtype_of = [&](int value) {
-    return plan.values.at(static_cast<std::size_t>(value)).dtype;
-  };
-  if (dtype_of(redistribution.from) != dtype_of(redistribution.to)) return kCastActivationRule;
-  if (redistribution.is_gradient) {
-    if (transition.op == RedistributeOp::Keep) return kJoinRule;
-    const bool adds = transition.op == RedistributeOp::AllReduce ||
-                      transition.op == RedistributeOp::ReduceScatter;
-    return adds ? kAddTermsRule : kTransposedRule;
-  }
-  if (redistribution.asked_by < 0) return kLossTermsRule;
-  const auto module = static_cast<std::size_t>(redistribution.asked_by);
-  if (redistribution.activation > redistribution.asked_by) {
-    return plan.scenario.styles.at(module) == ParallelStyle::Rowwise ? kRowwiseRule
-                                                                     : kRowwiseSpRule;
-  }
-  const ModelSpec& model = plan.scenario.model;
-  switch (model.modules[module].type) {
-    case ModuleType::Linear:
-      return rule_of_linear(model, transition, plan.modules[module].layout.inputs.at(0));
-    case ModuleType::Embedding:
-      return kTokensRule;
-    case ModuleType::LayerNorm:
-    case ModuleType::RmsNorm:
-      return plan.scenario.styles.empty() ||
-                     plan.scenario.styles[module] != ParallelStyle::SequenceParallel
-                 ? kNormRule
-                 : kSequenceRule;
-    case ModuleType::AttentionCore:
-      return kHeadsRule;
-    case ModuleType::Experts:
-      return kExpertsRule;
-    case ModuleType::SiluGate:
-    case ModuleType::Add:
-      return kAlikeRule;
-    case ModuleType::Relu:
-    case ModuleType::Tanh:
-    case ModuleType::Silu:
-    case ModuleType::Gelu:
-      return kTermsRule;
-  }
-  return kTransposedRule;
-}
 
 /// Emits the steps of one optimizer step.
 class Scheduler {
@@ -399,7 +309,8 @@ class Scheduler {
       step.redistribution = static_cast<int>(r);
       step.collective = redistribution_collective(plan_, redistribution);
       step.why = {to_string(redistribution.transition.before),
-                  to_string(redistribution.transition.after), rule_of(plan_, redistribution)};
+                  to_string(redistribution.transition.after),
+                  redistribution_rule(plan_, redistribution)};
     }
   }
 
