@@ -250,6 +250,10 @@ class Facts {
     const std::int64_t gathered = gathered_elems * compute_width;
     const std::int64_t whole = num_elems(rank.held.whole.shape) * compute_width;
     const std::int64_t shard = rank.held.elems * width;
+    // Where reshard_after_forward is k, a rank keeps one of k parts until backward.
+    const std::int64_t part =
+        bucket_.post_forward_size > 0 ? gathered / bucket_.post_forward_size : slot;
+    std::int64_t kept = slot;
     std::vector<Placement> gradient;  // none before backward
     std::int64_t gradient_bytes = 0;
     std::vector<LifeStep> life;
@@ -272,13 +276,14 @@ class Facts {
       };
       switch (s.kind) {
         case StepKind::Unshard:
-          parameter(false, !s.is_async, slot, gathered);
+          parameter(false, !s.is_async, std::exchange(kept, slot), gathered);
           break;
         case StepKind::WaitUnshard:
           parameter(false, true, gathered, gathered);
           break;
         case StepKind::Reshard:
-          parameter(true, false, gathered, slot);
+          if (s.phase == Phase::Forward) kept = part;
+          parameter(true, false, gathered, kept);
           break;
         case StepKind::Forward:
           parameter(true, true, whole, whole);

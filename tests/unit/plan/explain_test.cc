@@ -406,5 +406,23 @@ TEST_CASE("a cast alone sends nothing, and changes bytes") {
   CHECK(facts.life[0].bytes_after == 24 * 2);
 }
 
+TEST_CASE("between forward and backward a rank keeps one of k parts, and gathers from it") {
+  // 7 rows of 8 floats over 4 ranks: slots of 2 rows, 64 B, 256 B gathered; k = 2 keeps 128 B.
+  for (const std::int64_t ahead : {0, 1}) {
+    Scenario scenario = test::fsdp_scenario(test::elementwise_model({{"w", {7, 8}}}), 4);
+    scenario.fully_shard.post_forward_size = 2;
+    scenario.fully_shard.backward_prefetch = ahead;
+    const Plan plan = build_plan(scenario);
+    std::vector<std::pair<std::int64_t, std::int64_t>> bytes;
+    for (const LifeStep& life : Explainer(plan).explain(0, {3}).life) {
+      const StepKind kind = plan.steps.at(static_cast<std::size_t>(life.step)).kind;
+      if (kind != StepKind::Unshard && kind != StepKind::Reshard) continue;
+      bytes.emplace_back(life.bytes_before, life.bytes_after);
+    }
+    CHECK(bytes == std::vector<std::pair<std::int64_t, std::int64_t>>{
+                       {64, 256}, {256, 128}, {128, 256}, {256, 64}});
+  }
+}
+
 }  // namespace
 }  // namespace hpsim
