@@ -11,6 +11,7 @@
 #include "plan/activation_replay.h"
 #include "plan/loss_collective.h"
 #include "plan/plan_checks.h"
+#include "plan/prefetch_replay.h"
 #include "plan/recomputation_replay.h"
 #include "plan/token_replay.h"
 #include "scenario/gradients.h"
@@ -52,6 +53,9 @@ class Replay {
     prefetches_ = std::any_of(plan.steps.begin(), plan.steps.end(), [](const Step& step) {
       return step.is_async || step.kind == StepKind::WaitUnshard;
     });
+    const FullyShardSpec& spec = plan.scenario.fully_shard;
+    if (prefetches_ || spec.forward_prefetch > 0 || spec.backward_prefetch > 0)
+      prefetch_.emplace(plan);
     if (!model.is_elementwise()) {
       activations_.emplace(plan);
       tokens_.emplace(plan);
@@ -67,6 +71,7 @@ class Replay {
       const bool begins_pass = std::exchange(pass_, pass) != pass;
       if (begins_pass) begin_pass();
       if (prefetches_) check_pending(step, begins_pass);
+      if (prefetch_) follow_prefetch(step);
       if (step.collective && step.bucket >= 0) check_collective(step);
       if (activations_) follow_activations(step);
       replay(step);
@@ -203,6 +208,12 @@ class Replay {
     if (!step.is_async) return;
     expect(step.kind == StepKind::Unshard && step.collective.has_value(), FindingCode::CommCount,
            step, [] { return "it is begun, and has no all_gather"; });
+  }
+
+  void follow_prefetch(const Step& step) {
+    const std::optional<std::string> fault = prefetch_->take(step);
+    if (!fault && step.kind != StepKind::Forward && step.kind != StepKind::Backward) return;
+    expect(!fault, FindingCode::CommOrder, step, [&] { return *fault; });
   }
 
   void expect_nothing_pending(const Step& step) {
@@ -441,6 +452,7 @@ class Replay {
   std::optional<ActivationReplay> activations_;
   std::optional<TokenReplay> tokens_;
   std::optional<RecomputationReplay> recomputation_;
+  std::optional<PrefetchReplay> prefetch_;
   std::vector<std::optional<std::optional<CollectiveSpec>>> redistribution_collectives_;
   PlanCheckOutcome outcome_;
 };

@@ -306,7 +306,9 @@ TEST_CASE("planted: an unshard comes twice") {
           Step again = step_of(p, StepKind::Unshard, 1);
           again.is_async = false;
           p.steps.insert(p.steps.begin() + find_step(p, StepKind::Unshard, 1) + 1, again);
-        }) == twice);
+        }) == Texts{twice[0],
+                    "COMM_ORDER forward of \"l0\": the unshard of unit \"l1\" is done before it is "
+                    "needed; forward_prefetch is 1"});
   // After the wait.
   CHECK(found([](Plan& p) {
           const Step again = step_of(p, StepKind::Unshard, 1);
@@ -315,12 +317,15 @@ TEST_CASE("planted: an unshard comes twice") {
 }
 
 TEST_CASE("planted: a wait comes before its unshard, or twice, or for one that is done at once") {
-  CHECK(found([](Plan& p) { move_behind(p, StepKind::Unshard, StepKind::WaitUnshard, 1); })[0] ==
+  CHECK(found([](Plan& p) { move_behind(p, StepKind::Unshard, StepKind::WaitUnshard, 1); })[1] ==
         "COMM_ORDER wait_unshard of unit \"l1\": no unshard of it is begun");
   CHECK(found([](Plan& p) { repeat(p, StepKind::WaitUnshard, 0); }) ==
         Texts{"COMM_ORDER wait_unshard of unit \"l1\": no unshard of it is begun"});
-  CHECK(found([](Plan& p) { step_of(p, StepKind::Unshard, 1).is_async = false; }) ==
-        Texts{"COMM_ORDER wait_unshard of unit \"l1\": no unshard of it is begun"});
+  CHECK(
+      found([](Plan& p) { step_of(p, StepKind::Unshard, 1).is_async = false; }) ==
+      Texts{"COMM_ORDER forward of \"l0\": the unshard of unit \"l1\" is done before it is needed; "
+            "forward_prefetch is 1",
+            "COMM_ORDER wait_unshard of unit \"l1\": no unshard of it is begun"});
 }
 
 TEST_CASE("planted: a unit computes, or is freed, while its unshard is pending") {
@@ -346,6 +351,72 @@ TEST_CASE("planted: another step than an all_gather is begun") {
   CHECK(std::find(texts.begin(), texts.end(),
                   "COMM_COUNT unshard of unit \"l1\": it is begun, and has no all_gather") !=
         texts.end());
+}
+
+TEST_CASE("before the first unit is asked for nothing is begun") {
+  // Without a root unit; a0 computes before l0 in forward, a1 before l1 in backward.
+  Scenario scenario =
+      fsdp_scenario(modules_model({activation("a0", ModuleType::Relu), linear("l0", 6, 6),
+                                   linear("l1", 6, 6), activation("a1", ModuleType::Relu)}),
+                    4);
+  scenario.fully_shard.forward_prefetch = scenario.fully_shard.backward_prefetch = 1;
+  const Plan plan = build_plan(scenario);
+  CHECK(check_agreement(plan).findings.empty());
+  CHECK(events(plan, Phase::Forward) == Texts{"forward a0", "unshard l0", "begin l1", "forward l0",
+                                              "wait l1", "forward l1", "forward a1"});
+  // Moved before a0, it is begun too early.
+  Plan early = plan;
+  const Step begun = step_of(early, StepKind::Unshard, 1);
+  early.steps.erase(early.steps.begin() + find_step(early, StepKind::Unshard, 1));
+  early.steps.insert(early.steps.begin(), begun);
+  const std::vector<Finding> findings = check_agreement(early).findings;
+  REQUIRE(findings.size() == 1);
+  CHECK(findings[0].message ==
+        "forward of \"a0\": the unshard of unit \"l1\" is begun already; forward_prefetch is 1");
+}
+
+/// Takes the async steps of a phase for ones that gather at once where the unit is needed.
+void begin_nothing(Plan& plan, Phase phase) {
+  for (std::size_t i = 0; i < plan.steps.size(); ++i) {
+    const Step begun = plan.steps[i];
+    if (!begun.is_async || begun.phase != phase) continue;
+    for (std::size_t j = i; j < plan.steps.size(); ++j) {
+      Step& wait = plan.steps[j];
+      if (wait.kind != StepKind::WaitUnshard || wait.bucket != begun.bucket) continue;
+      wait = begun;
+      wait.is_async = false;
+      break;
+    }
+    plan.steps.erase(plan.steps.begin() + static_cast<std::ptrdiff_t>(i--));
+  }
+}
+
+TEST_CASE("planted: what is ahead is not begun, or too late") {
+  CHECK(found([](Plan& p) { begin_nothing(p, Phase::Forward); }) ==
+        Texts{"COMM_ORDER forward of \"l0\": the unshard of unit \"l1\" is not begun; "
+              "forward_prefetch is 1"});
+  CHECK(found([](Plan& p) { begin_nothing(p, Phase::Backward); }) ==
+        Texts{"COMM_ORDER backward of \"l1\": the unshard of unit \"l0\" is not begun; "
+              "backward_prefetch is 1"});
+  CHECK(found([](Plan& p) {
+          begin_nothing(p, Phase::Forward);
+          begin_nothing(p, Phase::Backward);
+        }).size() == 2);
+  CHECK(found([](Plan& p) { move_behind(p, StepKind::Unshard, StepKind::Forward, 1); }) ==
+        Texts{"COMM_ORDER forward of \"l0\": the unshard of unit \"l1\" is not begun; "
+              "forward_prefetch is 1"});
+}
+
+TEST_CASE("planted: it is begun further ahead than asked for, or awaited before it is needed") {
+  CHECK(found([](Plan& p) { p.scenario.fully_shard.forward_prefetch = 0; }) ==
+        Texts{"COMM_ORDER forward of \"l0\": the unshard of unit \"l1\" is begun already; "
+              "forward_prefetch is 0"});
+  CHECK(found([](Plan& p) {
+          const Step wait = step_of(p, StepKind::WaitUnshard);
+          p.steps.erase(p.steps.begin() + find_step(p, StepKind::WaitUnshard));
+          p.steps.insert(p.steps.begin() + find_step(p, StepKind::Unshard, 1) + 1, wait);
+        }) == Texts{"COMM_ORDER forward of \"l0\": the unshard of unit \"l1\" is done before it is "
+                    "needed; forward_prefetch is 1"});
 }
 
 TEST_CASE("planted: placements of what is begun and never awaited") {
