@@ -183,6 +183,20 @@ void add_notes(const Scenario& scenario, Report& report) {
       name_of(scenario.training.loss_normalization)));
 }
 
+/// Where a prefetch was asked for, and there is nothing that could be begun ahead of time.
+void add_prefetch_note(const Plan& plan, Phase phase, std::int64_t ahead, Report& report) {
+  if (ahead == 0) return;
+  bool gathers = false;
+  for (const Step& step : plan.steps) {
+    if (step.kind != StepKind::Unshard || step.phase != phase || !step.collective) continue;
+    if (step.is_async) return;
+    gathers = true;
+  }
+  report.notes.push_back(fmt::format(
+      "{0}_prefetch {1} begins nothing: in {0} {2}", name_of(phase), ahead,
+      gathers ? "only the unit that is asked for first is gathered" : "no unit is gathered"));
+}
+
 /// Fills in where the scenario file says what the findings are about: what `expect` says, else the
 /// parameter or its module, else the beginning of the file.
 void locate_findings(const Scenario& scenario, std::vector<Finding>& findings) {
@@ -388,6 +402,9 @@ Report make_report(const VerifiedPlan& plan, const RunResult& run, const Referen
         "nothing is computed: experts are taken to be loaded alike (balanced routing), in bytes, "
         "memory and padding");
   }
+  const FullyShardSpec& fully_shard = scenario.fully_shard;
+  add_prefetch_note(*plan, Phase::Forward, fully_shard.forward_prefetch, report);
+  add_prefetch_note(*plan, Phase::Backward, fully_shard.backward_prefetch, report);
   report.losses = verdict.losses;
   report.grad_norms = verdict.grad_norms;
   report.drift = verdict.drift;

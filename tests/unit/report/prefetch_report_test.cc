@@ -112,6 +112,21 @@ TEST_CASE("optimizer steps that overlap otherwise do not do the same") {
   CHECK(step_differences(plan)[0].position == 1);
 }
 
+TEST_CASE("a note says where nothing can be begun ahead of time") {
+  using Texts = std::vector<std::string>;
+  CHECK(report_on(layers(1)).notes.empty());
+  CHECK(report_on(layers(0)).notes.empty());
+  // One unit of all layers, and one that is whole from forward on.
+  Scenario scenario = layers(2);
+  scenario.units = assign_units(scenario.model, scenario.parameters, {}, true);
+  scenario.fully_shard.backward_prefetch = 1;
+  scenario.fully_shard.reshard_after_forward = false;
+  CHECK(report_on(scenario).notes ==
+        Texts{"forward_prefetch 2 begins nothing: in forward only the unit that is asked for first "
+              "is gathered",
+              "backward_prefetch 1 begins nothing: in backward no unit is gathered"});
+}
+
 TEST_CASE("a plan lists what is begun, and where it is awaited") {
   const PlanReport report = make_plan_report(build_plan(layers(1)));
   const std::string text = plan_text(report, {}, false);
