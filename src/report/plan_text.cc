@@ -319,15 +319,17 @@ class PlanText {
     return table.text(kIndent, kTextWidth, style_.color);
   }
 
-  /// "… the same 3 steps for 98 more: l1 to l98 (3 to 296)"
+  /// "… the same 3 steps for 98 more: l1 to l98 (3 to 296)", "... for 1 more: l1 (3 to 5)"
   [[nodiscard]] static std::string repeat_text(const std::vector<Line>& lines, std::size_t begin,
                                                std::size_t length, std::size_t count) {
     const Line& first = lines[begin + length];
     const Line& last = lines[begin + length * (count - 1)];
     constexpr std::size_t kNameColumns = 24;  // of each, so that the line is not too long
-    return fmt::format("… the same{} for {} more: {} to {} ({} to {})",
+    const std::string to =
+        first.of == last.of ? std::string() : " to " + elided(last.of, kNameColumns);
+    return fmt::format("… the same{} for {} more: {}{} ({} to {})",
                        length == 1 ? std::string() : fmt::format(" {} steps", length), count - 1,
-                       elided(first.of, kNameColumns), elided(last.of, kNameColumns), first.index,
+                       elided(first.of, kNameColumns), to, first.index,
                        lines[begin + length * count - 1].index);
   }
 

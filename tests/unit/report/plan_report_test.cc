@@ -84,6 +84,16 @@ TEST_CASE("which optimizer steps are shown, and their numbers") {
   CHECK(second.at(1).at("module") == "w");
 }
 
+TEST_CASE("one more unit that does the same is named once") {
+  const ModelSpec model = modules_model({linear("l0", 8, 8), linear("l1", 8, 8)});
+  const std::string text =
+      plan_text(make_plan_report(build_plan(fsdp_scenario(model, 4))), {}, false);
+  CAPTURE(text);
+  // 0 to 5 forward, too few to fold; 6 loss; 7 to 11 unshard, backward, reshard,
+  // reduce_scatter, store_gradient of l1.
+  CHECK(has(text, "\n  … the same 5 steps for 1 more: l0 (12 to 16)\n"));
+}
+
 TEST_CASE("steps that repeat unit after unit are folded, unless all are asked for") {
   std::vector<ModuleSpec> modules;
   for (int i = 0; i < 100; ++i) {
