@@ -13,6 +13,7 @@
 #include "plan/plan_checks.h"
 #include "plan/prefetch_replay.h"
 #include "plan/recomputation_replay.h"
+#include "plan/row_members.h"
 #include "plan/token_replay.h"
 #include "scenario/gradients.h"
 #include "scenario/precision.h"
@@ -37,6 +38,7 @@ class Replay {
   explicit Replay(const Plan& plan)
       : plan_(plan),
         parameters_of_module_(parameters_of_modules(plan.scenario)),
+        row_members_(plan),
         state_(plan.buckets.size()) {
     const auto& model = plan.scenario.model;
     for (const std::vector<int>& parameters : parameters_of_module_) {
@@ -365,9 +367,8 @@ class Replay {
     }
     for (const int p : parameters_of_module_.at(static_cast<std::size_t>(step.module))) {
       if (!has_gradient(plan_.scenario, p, step.step, step.micro_batch)) continue;
-      const auto holders = std::count_if(step.rows.begin(), step.rows.end(), [&](int row) {
-        return Plan::position_in(plan_.gradient_rows[static_cast<std::size_t>(row)], p) >= 0;
-      });
+      const auto holders = std::count_if(step.rows.begin(), step.rows.end(),
+                                         [&](int row) { return row_members_.holds(row, p); });
       expect(holders == 1, FindingCode::CommCount, step, [&] {
         return fmt::format("the gradient of \"{}\" goes to {} rows, expected 1",
                            plan_.parameter(p).name, holders);
@@ -446,6 +447,7 @@ class Replay {
   std::map<int, std::optional<std::pair<std::int64_t, std::int64_t>>>
       scattered_in_;  ///< per bucket: last pass
   std::vector<std::vector<int>> parameters_of_module_;
+  RowMembers row_members_;
   std::vector<BucketState> state_;
   bool is_clipped_ = false;  ///< of the optimizer step at hand
   std::vector<std::vector<int>> buckets_of_module_;

@@ -7,6 +7,7 @@
 
 #include "plan/activation_replay.h"
 #include "plan/outcome_recorder.h"
+#include "plan/row_members.h"
 #include "scenario/gradients.h"
 
 namespace hpsim {
@@ -48,6 +49,7 @@ class SyncCheck {
         mesh_(plan.mesh()),
         averages_(plan.scenario.fully_shard.sync_object == SyncObject::Weight),
         parameters_(parameters_of_modules(plan.scenario)),
+        row_members_(plan),
         modules_(modules_of_parameters(plan.scenario)) {
     if (!plan.scenario.model.is_elementwise()) activations_.emplace(plan);
     gradients_.assign(plan.parameters.size(), no_gradient());
@@ -106,12 +108,9 @@ class SyncCheck {
     switch (step.kind) {
       case StepKind::Backward:
         for (const int p : parameters_.at(static_cast<std::size_t>(step.module))) {
-          const bool is_left = std::any_of(step.rows.begin(), step.rows.end(), [&](int row) {
-            return Plan::position_in(plan_.gradient_row(row), p) >= 0;
-          });
           Terms term = none();
           term.count = 1;
-          if (is_left) add(gradient(p).fresh, std::move(term));
+          if (row_members_.any_holds(step.rows, p)) add(gradient(p).fresh, std::move(term));
         }
         break;
       case StepKind::ReduceScatter:
@@ -248,7 +247,8 @@ class SyncCheck {
   bool averages_;
   OutcomeRecorder recorder_{CheckId::SyncSet};
   std::vector<std::vector<int>> parameters_;  ///< per module
-  std::vector<std::vector<int>> modules_;     ///< per parameter
+  RowMembers row_members_;
+  std::vector<std::vector<int>> modules_;  ///< per parameter
   std::optional<ActivationReplay> activations_;
   std::vector<Gradient> gradients_;  ///< per parameter, of the optimizer step at hand
 };

@@ -29,21 +29,18 @@ Json drift_json(const Report& report) {
   return json;
 }
 
-/// The kinds that are alive.
-void add_kinds(const BytesByKind& bytes, Json& json) {
-  for (std::size_t kind = 0; kind < kNumMemoryKinds; ++kind) {
-    if (bytes[kind] > 0) json[std::string(name_of(static_cast<MemoryKind>(kind)))] = bytes[kind];
-  }
-}
-
 /// Memory per rank, maxima over ranks: while parameters are made, where it is highest, and around
 /// every step of the plan.
 Json memory_json(const Report& report) {
   const MemoryProfile& memory = report.memory;
-  Json init{{"peak", memory.init_peak_total}};
-  add_kinds(memory.init_peak, init);
-  Json json{{"init", std::move(init)}, {"peak", nullptr}, {"events", Json::array()}};
-  if (memory.events.empty()) return json;
+  Json json{{"init", init_memory_json(memory)}, {"peak", nullptr}, {"events", Json::array()}};
+  if (memory.events.empty()) {  // how much it is, is known all the same
+    json["peak"] = {{"bytes", report.counters.peak_bytes},
+                    {"plan_step", nullptr},
+                    {"at", nullptr},
+                    {"step", nullptr}};
+    return json;
+  }
   json["peak"] = {{"bytes", report.counters.peak_bytes},
                   {"plan_step", memory.peak_step()},
                   {"at", report.peak_at},

@@ -193,6 +193,18 @@ Json collective_json(const Mesh& mesh, const std::vector<PayloadReport>& payload
   return json;
 }
 
+void add_kinds(const BytesByKind& bytes, Json& json) {
+  for (std::size_t kind = 0; kind < kNumMemoryKinds; ++kind) {
+    if (bytes[kind] > 0) json[std::string(name_of(static_cast<MemoryKind>(kind)))] = bytes[kind];
+  }
+}
+
+Json init_memory_json(const MemoryProfile& memory) {
+  Json json{{"peak", memory.init_peak_total}};
+  add_kinds(memory.init_peak, json);
+  return json;
+}
+
 Json check_json(const CheckResult& check) {
   Json json{{"id", name_of(check.id)},
             {"verdict", check.passed ? "pass" : "fail"},

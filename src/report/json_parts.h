@@ -36,6 +36,12 @@ using Json = nlohmann::ordered_json;
 [[nodiscard]] Json collective_json(const Mesh& mesh, const std::vector<PayloadReport>& payloads,
                                    const CollectiveReport& collective, bool lists_ranks);
 
+/// Adds the kinds that are alive.
+void add_kinds(const BytesByKind& bytes, Json& json);
+
+/// Memory per rank while parameters are made: {"peak", and the peaks of kinds}, maxima over ranks.
+[[nodiscard]] Json init_memory_json(const MemoryProfile& memory);
+
 [[nodiscard]] Json check_json(const CheckResult& check);
 [[nodiscard]] Json finding_json(const Finding& finding);
 [[nodiscard]] Json diagnostic_json(const Diagnostic& diagnostic);

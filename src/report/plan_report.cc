@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "plan/rank_layout.h"
+#include "plan/step_text.h"
 #include "plan/verify_plan.h"
 #include "report/json.h"
 #include "report/json_parts.h"
@@ -83,6 +84,21 @@ Json step_json(const PlanReport& report, const CollectiveTables& tables, std::si
   return json;
 }
 
+/// Of all optimizer steps, shown or not; null where the report has none.
+Json memory_json(const PlanReport& report) {
+  const std::int64_t peak = report.memory.peak_step();
+  if (peak < 0) return nullptr;
+  const auto at = static_cast<std::size_t>(peak);
+  const Step& step = report.plan.steps[at];
+  return {{"init", init_memory_json(report.memory)},
+          {"peak",
+           {{"bytes", report.memory.events[at].peak_total},
+            {"plan_step", peak},
+            {"at", step_text(report.plan, step)},
+            {"step", step.step}}},
+          {"live_at_end", report.memory.events.back().total_after}};
+}
+
 }  // namespace
 
 PlanReport make_plan_report(Plan plan) {
@@ -146,6 +162,7 @@ Json plan_json(const PlanReport& report, const PlanView& view) {
       {"findings", list_json(report.findings, finding_json)},
       {"optimizer_steps",
        {{"count", scenario.training.steps}, {"differ_from_first", std::move(differs)}}}};
+  json["memory"] = memory_json(report);
   json["steps"] = Json::array();
   std::int64_t seq = 0;
   for (std::size_t i = 0; i < plan.steps.size(); ++i) {

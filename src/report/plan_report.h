@@ -52,8 +52,9 @@ struct PlanView {
 /// Blocks of steps that repeat unit after unit are folded, unless `full`.
 [[nodiscard]] std::string plan_text(const PlanReport& report, const PlanView& view, bool color);
 
-/// {"plan": 1, "scenario", "verdict", "checks", "findings", "optimizer_steps", "steps"}; see
-/// json.h for when ranks are listed.
+/// {"plan": 1, "scenario", "verdict", "checks", "findings", "optimizer_steps", "memory", "steps"};
+/// see json.h for when ranks are listed. `memory`: init and peak as in the report of a run, over
+/// all optimizer steps; null where PlanReport::memory has no events.
 [[nodiscard]] nlohmann::ordered_json plan_json(const PlanReport& report, const PlanView& view);
 
 }  // namespace hpsim

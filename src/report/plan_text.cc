@@ -369,16 +369,27 @@ class PlanText {
   [[nodiscard]] std::string memory_lines() const {
     const MemoryProfile& memory = report_.memory;
     const std::int64_t peak = memory.peak_step();
-    if (peak < 0) return {};
+    if (peak < 0) {
+      if (!report_.passed) return {};
+      return "\n" + wrapped(
+                        "Memory per rank: ranks hold too many different sets of shards to tell "
+                        "it here; hpsim run --backend symbolic tells peaks.",
+                        0, kTextWidth);
+    }
     const auto at = static_cast<std::size_t>(peak);
+    const Step& step = plan_.steps[at];
+    // The number may be of an optimizer step that is not listed.
+    const std::string when = plan_.scenario.training.steps > 1
+                                 ? fmt::format(" of optimizer step {}", step.step)
+                                 : std::string();
     return "\n" +
-           wrapped(fmt::format("Memory per rank: {} while parameters are made, at most {} in "
-                               "step {}, {}; {} are left at the end.",
-                               format_bytes(memory.init_peak_total),
-                               format_bytes(memory.events[at].peak_total), peak,
-                               step_text(plan_, plan_.steps[at]),
-                               format_bytes(memory.events.back().total_after)),
-                   0, kTextWidth);
+           wrapped(
+               fmt::format("Memory per rank: {} while parameters are made, at most {} in "
+                           "step {}, {}{}; {} are left at the end.",
+                           format_bytes(memory.init_peak_total),
+                           format_bytes(memory.events[at].peak_total), peak, step_text(plan_, step),
+                           when, format_bytes(memory.events.back().total_after)),
+               0, kTextWidth);
   }
 
   [[nodiscard]] std::string verdict() const {

@@ -1,7 +1,10 @@
 #include "trace/activation_memory.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
+#include "base/error.h"
 #include "plan/bypassed_parts.h"
 #include "plan/loss_collective.h"
 #include "plan/recomputation.h"
@@ -9,6 +12,20 @@
 #include "scenario/precision.h"
 
 namespace hpsim {
+namespace {
+
+/// The product. \throws Error (Usage) if it is more than 2^62, which no machine has
+std::int64_t bytes_of(std::int64_t elems, std::int64_t width) {
+  if (elems > (std::int64_t{1} << 62) / width) {
+    throw Error(ErrorKind::Usage,
+                fmt::format("a rank would need {:.3g} bytes for one activation",
+                            static_cast<double>(elems) * static_cast<double>(width)),
+                "use a smaller model, fewer samples, or more micro-batches");
+  }
+  return elems * width;
+}
+
+}  // namespace
 
 ActivationMemory::ActivationMemory(const Plan& plan, const Coordinate& coordinate,
                                    const Routing& routing, const std::vector<HeldShard>& held,
@@ -23,7 +40,8 @@ ActivationMemory::ActivationMemory(const Plan& plan, const Coordinate& coordinat
   for (std::size_t i = 0; i < plan.values.size(); ++i) {
     const ActivationValue& value = plan.values[i];
     parts_.push_back(activation_part(scenario_, value.layout, value.features, coordinate));
-    value_bytes_.push_back(num_elems(scenario_, parts_.back()) * width_of(static_cast<int>(i)));
+    value_bytes_.push_back(
+        bytes_of(num_elems(scenario_, parts_.back()), width_of(static_cast<int>(i))));
   }
   for (const Redistribution& redistribution : plan.redistributions)
     changes_.push_back(redistribution_sizes(plan, redistribution, coordinate));
@@ -60,8 +78,8 @@ std::int64_t ActivationMemory::sample_bytes(int parameter) const {
   const std::int64_t num_parts = scenario_.mesh.size(shared_data_dims(scenario_, parameter));
   const std::int64_t elems = scenario_.micro_batch_size() * num_parts *
                              num_elems(held_[static_cast<std::size_t>(parameter)].whole.shape);
-  return elems * (size_bytes(elementwise_dtypes(scenario_, parameter).input) +
-                  size_bytes(scenario_.numerics.dtype));
+  return bytes_of(elems, size_bytes(elementwise_dtypes(scenario_, parameter).input) +
+                             size_bytes(scenario_.numerics.dtype));
 }
 
 void ActivationMemory::free(const std::vector<int>& values) {

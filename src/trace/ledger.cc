@@ -4,8 +4,20 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "base/error.h"
 
 namespace hpsim {
+namespace {
+
+/// Sums of these do not wrap.
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 62;
+
+[[noreturn]] void throw_too_large() {
+  throw Error(ErrorKind::Usage, "a rank would need more than 2^62 bytes at once",
+              "use smaller parameters, fewer samples, or more micro-batches");
+}
+
+}  // namespace
 
 std::string_view name_of(MemoryKind kind) {
   static constexpr std::array<std::string_view, kNumMemoryKinds> kNames = {
@@ -26,6 +38,7 @@ void Ledger::restart_peaks() {
 
 void Ledger::allocate(MemoryKind kind, std::int64_t bytes) {
   const auto at = static_cast<std::size_t>(kind);
+  if (bytes > kMostBytes - live_total_) throw_too_large();
   live_[at] += bytes;
   live_total_ += bytes;
   peak_[at] = std::max(peak_[at], live_[at]);

@@ -40,7 +40,7 @@ struct MemoryEvent {
 /// Counts live bytes by kind. Plain data: it may live in shared memory.
 class Ledger {
  public:
-  void allocate(MemoryKind kind, std::int64_t bytes);
+  void allocate(MemoryKind kind, std::int64_t bytes);  ///< throws Error (Usage) above 2^62 alive
   /// \pre at least `bytes` of that kind are live
   void release(MemoryKind kind, std::int64_t bytes);
 

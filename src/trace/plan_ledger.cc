@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "plan/rank_layout.h"
+#include "plan/row_members.h"
 #include "scenario/gradients.h"
 #include "trace/activation_memory.h"
 
@@ -20,6 +21,7 @@ class MemoryReplay {
         held_(held_at(plan, coordinate)),
         activations_(plan, coordinate, routing, held_, memory_.ledger),
         parameters_of_module_(parameters_of_modules(plan.scenario)),
+        row_members_(plan),
         buckets_(plan.buckets.size()),
         has_content_(plan.parameters.size(), 0),
         is_stored_(plan.parameters.size(), 0),
@@ -228,18 +230,15 @@ class MemoryReplay {
   }
 
   /// Parameters of which a backward leaves gradients.
-  [[nodiscard]] std::vector<int> gradients_of(const Step& step) const {
+  [[nodiscard]] std::vector<int> gradients_of(const Step& step) {
     std::vector<int> parameters;
     for (const int p : parameters_of_module_.at(static_cast<std::size_t>(step.module))) {
-      const bool is_left = std::any_of(step.rows.begin(), step.rows.end(), [&](int row) {
-        return Plan::position_in(plan_.gradient_row(row), p) >= 0;
-      });
-      if (is_left) parameters.push_back(p);
+      if (row_members_.any_holds(step.rows, p)) parameters.push_back(p);
     }
     return parameters;
   }
 
-  [[nodiscard]] std::int64_t added_bytes(const Step& step) const {
+  [[nodiscard]] std::int64_t added_bytes(const Step& step) {
     std::int64_t bytes = 0;
     for (const int p : gradients_of(step)) {
       if (has_content_[static_cast<std::size_t>(p)] == 0) continue;
@@ -323,6 +322,7 @@ class MemoryReplay {
   std::vector<HeldShard> held_;  ///< per parameter
   ActivationMemory activations_;
   std::vector<std::vector<int>> parameters_of_module_;
+  RowMembers row_members_;
   std::vector<std::int64_t> slot_elems_;          ///< per parameter
   std::vector<std::int64_t> row_elems_;           ///< per bucket
   std::vector<std::int64_t> gradient_row_elems_;  ///< per gradient row

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "plan/passes/passes.h"
+#include "plan/row_members.h"
 #include "scenario/gradients.h"
 #include "scenario/precision.h"
 
@@ -372,6 +373,7 @@ Plan insert_reductions(Plan plan) {
   const std::vector<std::vector<int>> ended = units_ended_by(plan);
   const std::vector<std::vector<int>> parameters_of_module = parameters_of_modules(plan.scenario);
   GradientRows rows(plan);
+  RowMembers row_members(plan);
   GradientLayouts layouts(plan);
   std::vector<Step> with_reductions;
   with_reductions.reserve(plan.steps.size() * 2);
@@ -392,7 +394,7 @@ Plan insert_reductions(Plan plan) {
     if (step.kind == StepKind::Backward) {
       for (const int p : parameters_of_module[static_cast<std::size_t>(step.module)]) {
         const int row = rows.row_at(plan.parameter(p).bucket, step.micro_batch);
-        if (row < 0 || Plan::position_in(plan.gradient_row(row), p) < 0) continue;
+        if (row < 0 || !row_members.holds(row, p)) continue;
         if (std::find(step.rows.begin(), step.rows.end(), row) == step.rows.end())
           step.rows.push_back(row);
       }

@@ -70,6 +70,37 @@ TEST_CASE("optimizer steps that do other work are named") {
   CHECK(step_differences(plan).back().step == 3);
 }
 
+/// Rows 2 2 2 1 of w, 16 elements per slot, 64 gathered, 2 samples per rank. With momentum, 64 B of
+/// state are there from step 1 on, so that the most is alive in its backward: slot, gathered,
+/// gradients, inputs and targets, state: 64 + 256 + 256 + 2 * 2 * 56 * 4 + 64 = 1536.
+TEST_CASE("where the most memory is needed is told with its optimizer step, listed or not") {
+  Scenario scenario = fsdp_scenario(elementwise_model({{"w", {7, 8}}}), 4);
+  scenario.training.steps = 2;
+  scenario.training.optimizer.momentum = 0.5;
+  const PlanReport report = make_plan_report(build_plan(scenario));
+  const std::int64_t peak = report.memory.peak_step();
+  const Step& step = report.plan.steps.at(static_cast<std::size_t>(peak));
+  REQUIRE(step.kind == StepKind::Backward);
+  REQUIRE(step.step == 1);
+  std::string text = plan_text(report, {}, false);
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  CHECK(has(text, "backward of \"w\" of optimizer step 1; 128 B are left"));
+  const nlohmann::ordered_json json = plan_json(report, {});
+  CHECK(json.at("steps").back().at("step") == 0);
+  CHECK(json.at("memory").at("init").at("peak") == 64 + 224);  // its slots, and w whole
+  CHECK(json.at("memory").at("peak").at("bytes") == 1536);
+  CHECK(json.at("memory").at("peak").at("plan_step") == peak);
+  CHECK(json.at("memory").at("peak").at("step") == 1);
+  CHECK(json.at("memory").at("live_at_end") == 128);
+}
+
+TEST_CASE("where ranks are of too many kinds, a plan says that it tells no memory") {
+  PlanReport report = make_plan_report(small_plan());
+  report.memory = {};
+  CHECK(has(plan_text(report, {}, false), "Memory per rank: ranks hold too many different sets"));
+  CHECK(plan_json(report, {}).at("memory").is_null());
+}
+
 TEST_CASE("which optimizer steps are shown, and their numbers") {
   const PlanReport report = make_plan_report(small_plan(3));
   const auto steps = [&](const PlanView& view) { return plan_json(report, view).at("steps"); };

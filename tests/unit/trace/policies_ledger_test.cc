@@ -1,5 +1,6 @@
 // Bytes of plans with narrow dtypes, micro-batches, parts of k and frozen parameters, by hand.
 
+#include "base/error.h"
 #include "plan/build_plan.h"
 #include "support/catch.h"
 #include "support/scenarios.h"
@@ -242,6 +243,15 @@ TEST_CASE("passes are numbered through a run") {
   CHECK(pass_of(scenario, step) == 3);
   step.micro_batch = 0;
   CHECK(pass_of(scenario, step) == 2);
+}
+
+/// 2^50 elements, 2^11 samples, 8 B of input and target per element: 2^64, which would wrap to 0.
+TEST_CASE("bytes that no machine has are refused, not wrapped") {
+  Scenario scenario = fsdp_scenario(elementwise_model({{"w", {1 << 25, 1 << 25}}}), 1);
+  scenario.training.global_batch = 1 << 11;
+  CHECK_THROWS_AS(Bytes(scenario), Error);
+  scenario.training.global_batch = 1 << 8;
+  CHECK(Bytes(scenario).peak(Activations) == std::int64_t{1} << 61);
 }
 
 }  // namespace
