@@ -1,7 +1,6 @@
 // Everything of a report but its times is the same in every run.
 
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -35,7 +34,8 @@ TEST_CASE("a report does not depend on where memory lies") {
     const std::string expected = comparable_report(file, "local");
     for (const std::size_t length : {1U, 24U, 48U, 96U, 130U, 200U}) {
       CAPTURE(scenario, length);
-      const std::filesystem::path folder = directory.path() / std::string(length, 'd');
+      const std::filesystem::path folder =
+          std::filesystem::path(directory.path()) / std::string(length, 'd');
       std::filesystem::create_directories(folder);
       std::filesystem::copy_file(file, folder / "scenario.json",
                                  std::filesystem::copy_options::overwrite_existing);
