@@ -197,15 +197,22 @@ double underflow_of(const Scenario& scenario) {
   return smallest_normal(carrier_dtype(scenario));
 }
 
+std::vector<double> copy_of(const AlignedVector<double>& values) {
+  auto copy = zeroed_vector<double, std::allocator<double>>(values.size());
+  std::copy(values.begin(), values.end(), copy.begin());
+  return copy;
+}
+
 ReferenceTensor to_reference(const Scenario& scenario, TrackedTensor tensor,
                              const Rounding& rounding) {
   const double underflow = underflow_of(scenario);
   const bool is_exact = tensor.is_exact();
-  ReferenceTensor result{std::move(tensor.value.data), std::move(tensor.variance)};
-  result.spread.resize(result.value.size());
+  ReferenceTensor result{copy_of(tensor.value.data), {}};
+  tensor.value = {};
+  result.spread = zeroed_vector<double, std::allocator<double>>(result.value.size());
   if (is_exact) return result;
   for (std::size_t i = 0; i < result.value.size(); ++i) {
-    const double variance = result.spread[i];
+    const double variance = tensor.variance[i];
     const bool is_zero = variance == 0 && result.value[i] == 0;
     result.spread[i] = is_zero ? 0 : spread_of(variance, rounding) + underflow;
   }
@@ -236,7 +243,7 @@ std::vector<std::vector<double>> values_of(const std::vector<TrackedTensor>& ten
   std::vector<std::vector<double>> values;
   values.reserve(tensors.size());
   for (const TrackedTensor& tensor : tensors)
-    values.push_back(tensor.value.data);
+    values.push_back(copy_of(tensor.value.data));
   return values;
 }
 
@@ -298,9 +305,10 @@ ReferenceScalar exact_norm(const std::vector<PlainTensor<T>>& gradients, double 
   std::vector<TrackedTensor> values;
   values.reserve(gradients.size());
   for (const PlainTensor<T>& gradient : gradients) {
-    values.push_back({PlainTensor<double>(gradient.rows, gradient.cols,
-                                          {gradient.data.begin(), gradient.data.end()}),
-                      {}});
+    values.push_back(
+        {PlainTensor<double>(gradient.rows, gradient.cols,
+                             AlignedVector<double>(gradient.data.begin(), gradient.data.end())),
+         {}});
   }
   return to_reference(norm_of(values, p), Rounding{.confidence = confidence});
 }
@@ -318,7 +326,7 @@ ReferenceRun run_exact(const Scenario& scenario) {
   for (std::size_t i = 0; i < scenario.parameters.size(); ++i) {
     const MatrixSize size = matrix_size(scenario.parameters[i]);
     const std::vector<double>& values = result.initial[i];
-    parameters.emplace_back(size.rows, size.cols, std::vector<T>(values.begin(), values.end()));
+    parameters.emplace_back(size.rows, size.cols, AlignedVector<T>(values.begin(), values.end()));
     state.emplace_back(num_states, PlainTensor<T>(size.rows, size.cols));
   }
   for (std::int64_t step = 0; step < scenario.training.steps; ++step) {

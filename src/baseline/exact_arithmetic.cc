@@ -62,15 +62,15 @@ void ExactArithmetic<T>::refuse(const std::string& what, DType dtype) const {
 
 template <class T>
 PlainTensor<T> ExactArithmetic<T>::constant(std::int64_t rows, std::int64_t cols,
-                                            const std::vector<double>& values) const {
-  return {rows, cols, std::vector<T>(values.begin(), values.end())};
+                                            const AlignedVector<double>& values) const {
+  return {rows, cols, AlignedVector<T>(values.begin(), values.end())};
 }
 
 template <class T>
 PlainTensor<T> ExactArithmetic<T>::slice(const Tensor& tensor, std::int64_t begin,
                                          std::int64_t count) const {
   const auto first = tensor.data.begin() + begin;
-  return {1, count, std::vector<T>(first, first + count)};
+  return {1, count, AlignedVector<T>(first, first + count)};
 }
 
 template <class T>

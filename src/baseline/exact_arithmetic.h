@@ -44,7 +44,7 @@ class ExactArithmetic {
   void check_rounding(const Tensor& tensor, DType dtype, double factor) const;
 
   [[nodiscard]] Tensor constant(std::int64_t rows, std::int64_t cols,
-                                const std::vector<double>& values) const;
+                                const AlignedVector<double>& values) const;
   [[nodiscard]] Tensor zeros(std::int64_t rows, std::int64_t cols) const { return {rows, cols}; }
   [[nodiscard]] Tensor slice(const Tensor& tensor, std::int64_t begin, std::int64_t count) const;
   void assign(Tensor& tensor, std::int64_t begin, const Tensor& part) const;

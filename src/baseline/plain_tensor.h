@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "baseline/aligned_vector.h"
 
 namespace hpsim {
 
@@ -23,9 +24,9 @@ using ConstRowMap = Eigen::Map<const RowMatrix<T>>;
 void advise_huge_pages(void* begin, std::size_t size_bytes);
 
 /// `size` zeros, not touched before the advice.
-template <class T>
-[[nodiscard]] std::vector<T> zeroed_vector(std::size_t size) {
-  std::vector<T> values;
+template <class T, class Allocator = AlignedAllocator<T>>
+[[nodiscard]] std::vector<T, Allocator> zeroed_vector(std::size_t size) {
+  std::vector<T, Allocator> values;
   values.reserve(size);
   advise_huge_pages(values.data(), size * sizeof(T));
   values.resize(size);
@@ -33,20 +34,19 @@ template <class T>
 }
 
 /// A row-major matrix of the baseline: positions of samples by features, or a parameter (a bias, a
-/// weight of a norm or an elementwise parameter is one row). The storage is a vector so that
-/// results can be handed on without a copy.
+/// weight of a norm or an elementwise parameter is one row).
 template <class T>
 struct PlainTensor {
   std::int64_t rows = 0;
   std::int64_t cols = 0;
-  std::vector<T> data;
+  AlignedVector<T> data;
 
   PlainTensor() = default;
   PlainTensor(std::int64_t num_rows, std::int64_t num_cols)
       : rows(num_rows),
         cols(num_cols),
         data(zeroed_vector<T>(static_cast<std::size_t>(num_rows * num_cols))) {}
-  PlainTensor(std::int64_t num_rows, std::int64_t num_cols, std::vector<T> values)
+  PlainTensor(std::int64_t num_rows, std::int64_t num_cols, AlignedVector<T> values)
       : rows(num_rows), cols(num_cols), data(std::move(values)) {}
 
   [[nodiscard]] std::int64_t elems() const { return rows * cols; }
@@ -59,7 +59,7 @@ template <class T>
 [[nodiscard]] PlainTensor<T> plain_rows(const PlainTensor<T>& tensor, std::int64_t first,
                                         std::int64_t count) {
   const auto begin = tensor.data.begin() + first * tensor.cols;
-  return {count, tensor.cols, std::vector<T>(begin, begin + count * tensor.cols)};
+  return {count, tensor.cols, AlignedVector<T>(begin, begin + count * tensor.cols)};
 }
 
 /// The token in row `row` of a column of them, which is one of `count`.

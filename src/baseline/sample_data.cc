@@ -29,7 +29,7 @@ void draw(DType dtype, std::uint64_t key, const FillSpec& spec, std::int64_t fir
 
 std::vector<double> draw_values(const Scenario& scenario, const std::string& name, DType dtype,
                                 const FillSpec& fill, std::int64_t first, std::int64_t count) {
-  auto values = zeroed_vector<double>(static_cast<std::size_t>(count));
+  auto values = zeroed_vector<double, std::allocator<double>>(static_cast<std::size_t>(count));
   draw(dtype, fill_key(name, scenario.data.seed), fill, first, count, values.data());
   return values;
 }
@@ -45,9 +45,10 @@ std::vector<std::vector<double>> draw_parameters(const Scenario& scenario) {
   return parameters;
 }
 
-std::vector<double> draw_samples(const Scenario& scenario, const std::string& name,
-                                 const FillSpec& fill, std::int64_t step, std::int64_t sample_elems,
-                                 std::int64_t begin, std::int64_t count) {
+AlignedVector<double> draw_samples(const Scenario& scenario, const std::string& name,
+                                   const FillSpec& fill, std::int64_t step,
+                                   std::int64_t sample_elems, std::int64_t begin,
+                                   std::int64_t count) {
   const std::int64_t batch = scenario.training.global_batch;
   const std::uint64_t key = fill_key(name, scenario.data.seed);
   auto values = zeroed_vector<double>(static_cast<std::size_t>(batch * count));

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "baseline/aligned_vector.h"
 #include "scenario/scenario.h"
 
 namespace hpsim {
@@ -18,9 +19,9 @@ namespace hpsim {
 
 /// Elements [begin, begin + count) of every sample of a step: global_batch rows of `count`, where a
 /// sample of the tensor `name` has `sample_elems` elements, in the dtype of the run.
-[[nodiscard]] std::vector<double> draw_samples(const Scenario& scenario, const std::string& name,
-                                               const FillSpec& fill, std::int64_t step,
-                                               std::int64_t sample_elems, std::int64_t begin,
-                                               std::int64_t count);
+[[nodiscard]] AlignedVector<double> draw_samples(const Scenario& scenario, const std::string& name,
+                                                 const FillSpec& fill, std::int64_t step,
+                                                 std::int64_t sample_elems, std::int64_t begin,
+                                                 std::int64_t count);
 
 }  // namespace hpsim

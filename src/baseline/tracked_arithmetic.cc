@@ -63,7 +63,7 @@ double Rounding::join(double a, double b) const {
 }
 
 RowMap<double> TrackedArithmetic::scratch(std::size_t slot, std::int64_t rows, std::int64_t cols) {
-  std::vector<double>& storage = scratch_[slot];
+  AlignedVector<double>& storage = scratch_[slot];
   const auto size = static_cast<std::size_t>(rows * cols);
   if (storage.size() < size) storage = zeroed_vector<double>(size);
   return {storage.data(), rows, cols};
@@ -93,7 +93,7 @@ void TrackedArithmetic::cast(TrackedTensor& tensor, DType dtype) {
 }
 
 TrackedTensor TrackedArithmetic::constant(std::int64_t rows, std::int64_t cols,
-                                          std::vector<double> values) {
+                                          AlignedVector<double> values) {
   return {PlainTensor<double>(rows, cols, std::move(values)), {}};
 }
 
@@ -103,9 +103,9 @@ TrackedTensor TrackedArithmetic::zeros(std::int64_t rows, std::int64_t cols) {
 
 TrackedTensor TrackedArithmetic::slice(const TrackedTensor& tensor, std::int64_t begin,
                                        std::int64_t count) {
-  const auto part = [&](const std::vector<double>& all) {
+  const auto part = [&](const AlignedVector<double>& all) {
     return all.empty() ? all
-                       : std::vector<double>(all.begin() + begin, all.begin() + begin + count);
+                       : AlignedVector<double>(all.begin() + begin, all.begin() + begin + count);
   };
   return {PlainTensor<double>(1, count, part(tensor.value.data)), part(tensor.variance)};
 }

@@ -16,7 +16,7 @@ namespace hpsim {
 /// run's dtype may carry. No variance at all: the values are exact in that dtype.
 struct TrackedTensor {
   PlainTensor<double> value;
-  std::vector<double> variance;  ///< like value.data, or empty
+  AlignedVector<double> variance;  ///< like value.data, or empty
 
   [[nodiscard]] bool is_exact() const { return variance.empty(); }
   [[nodiscard]] RowMap<double> variance_map() { return {variance.data(), value.rows, value.cols}; }
@@ -115,7 +115,7 @@ class TrackedArithmetic {
   /// whose error is small beside the rounding, which is then the same.
   void cast(Tensor& tensor, DType dtype);
 
-  [[nodiscard]] Tensor constant(std::int64_t rows, std::int64_t cols, std::vector<double> values);
+  [[nodiscard]] Tensor constant(std::int64_t rows, std::int64_t cols, AlignedVector<double> values);
   [[nodiscard]] Tensor zeros(std::int64_t rows, std::int64_t cols);
   /// Elements [begin, begin + count) as one row, and back.
   [[nodiscard]] Tensor slice(const Tensor& tensor, std::int64_t begin, std::int64_t count);
@@ -230,9 +230,9 @@ class TrackedArithmetic {
                                     const std::vector<double>& kin);
 
   Rounding rounding_;
-  double term_rounding_ = 0;                    ///< variance, relative
-  std::vector<double> kin_;                     ///< per row, rows of its token; or none
-  std::array<std::vector<double>, 3> scratch_;  ///< kept between products: fresh pages are slow
+  double term_rounding_ = 0;                      ///< variance, relative
+  std::vector<double> kin_;                       ///< per row, rows of its token; or none
+  std::array<AlignedVector<double>, 3> scratch_;  ///< kept between products: fresh pages are slow
 };
 
 }  // namespace hpsim

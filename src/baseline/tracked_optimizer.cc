@@ -250,7 +250,9 @@ TrackedUpdate update_tracked(const OptimizerSpec& spec, std::int64_t num_updates
   TrackedUpdate result{like(parameter), {}, {}};
   for (const TrackedTensor& tensor : state) {
     result.state.push_back(like(tensor));
-    if (is_mean) result.scatter.push_back(zeroed_vector<double>(tensor.value.data.size()));
+    if (is_mean)
+      result.scatter.push_back(
+          zeroed_vector<double, std::allocator<double>>(tensor.value.data.size()));
   }
   const AdamNumbers numbers = adam_numbers(spec, num_updates);
   std::vector<TrackedChunk> state_chunks(state.size());

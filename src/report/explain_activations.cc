@@ -76,13 +76,11 @@ bool is_recomputed(const Plan& plan, int module) {
 }
 
 /// Which parts backward computes again, with all that stands before and after their modules.
-std::string recomputed_text(const Plan& plan) {
-  const std::string parts = recomputed_parts_text(plan.scenario);
-  if (parts.empty()) return {};
-  return wrapped(fmt::format("computed again in backward, with what is sent before and after their "
-                             "modules: {}",
-                             parts),
-                 kIndent, kTextWidth);
+std::string recomputed_line(const Plan& plan) {
+  if (plan.scenario.training.recomputed.empty()) return {};
+  return wrapped(
+      recomputed_text(recomputed_parts(plan), ", with what is sent before and after their modules"),
+      kIndent, kTextWidth);
 }
 
 std::vector<int> joined(std::vector<int> a, const std::vector<int>& b) {
@@ -133,7 +131,7 @@ std::string activations_text(const Plan& plan, const TextStyle& style) {
                   plan.scenario.model.positions.empty() ? "" : "S(1) by positions, ",
                   feature_dim(plan.scenario.model));
   return "\n" + wrapped(legend, 0, kTextWidth) + "\n" +
-         table.text(kIndent, kTextWidth, style.color) + recomputed_text(plan);
+         table.text(kIndent, kTextWidth, style.color) + recomputed_line(plan);
 }
 
 nlohmann::ordered_json activations_json(const Plan& plan) {

@@ -16,6 +16,7 @@
 #include "report/expect.h"
 #include "report/json.h"
 #include "report/routing_report.h"
+#include "report/text_parts.h"
 #include "scenario/locate.h"
 #include "scenario/precision.h"
 #include "trace/plan_ledger.h"
@@ -68,6 +69,7 @@ Report report_of(const Scenario& scenario, const std::string& backend) {
 
 void add_plan(const Plan& plan, Report& report) {
   report.parameters = plan.parameters;
+  report.recomputed = recomputed_parts(plan);
   report.payloads = payload_reports(plan);
   const std::map<std::int64_t, Overlap> overlaps = overlaps_of(plan);
   for (std::size_t i = 0; i < plan.steps.size(); ++i) {

@@ -141,6 +141,7 @@ struct Report {
   std::vector<std::string> notes;  ///< what to know when reading the numbers
 
   std::vector<PlannedParameter> parameters;
+  std::vector<std::string> recomputed;  ///< parts of the model that backward computes again
   std::vector<PayloadReport> payloads;
   std::vector<CollectiveReport> collectives;
   std::vector<double> losses;

@@ -6,6 +6,7 @@
 
 #include "base/units.h"
 #include "plan/rank_layout.h"
+#include "plan/recomputation.h"
 #include "report/table.h"
 
 namespace hpsim {
@@ -31,18 +32,30 @@ std::string step_text(const Step& step) {
                      step.is_recomputed ? " again" : "");
 }
 
-std::string recomputed_parts_text(const Scenario& scenario) {
-  constexpr std::size_t kMaxParts = 4;
-  const std::vector<RecomputedSpec>& recomputed = scenario.training.recomputed;
+std::vector<std::string> recomputed_parts(const Plan& plan) {
   std::vector<std::string> names;
-  for (const ModelPart& part : model_parts(scenario.model)) {
-    if (names.size() == std::min(kMaxParts, recomputed.size())) break;
-    const RecomputedSpec& next = recomputed[names.size()];
-    if (part.first == next.first && part.end == next.end) names.push_back(part.name);
+  const std::vector<ModelPart> parts = model_parts(plan.scenario.model);
+  auto part = parts.begin();
+  for (const RecomputedSpec& spec : plan.scenario.training.recomputed) {
+    // Parts and what is computed again have the same order; of parts alike the outer one is named.
+    part = std::find_if(part, parts.end(), [&](const ModelPart& each) {
+      return each.first == spec.first && each.end == spec.end;
+    });
+    if (is_computed_again(plan, spec)) names.push_back(part->name);
   }
-  const std::size_t more = recomputed.size() - names.size();
-  return fmt::format("{}{}", fmt::join(names, ", "),
-                     more > 0 ? fmt::format(" and {} more", more) : "");
+  return names;
+}
+
+std::string recomputed_text(const std::vector<std::string>& parts, std::string_view rest) {
+  constexpr std::size_t kMaxParts = 4;
+  if (parts.empty())
+    return "nothing is computed again in backward: it runs through none of the parts to checkpoint";
+  const std::size_t shown = std::min(kMaxParts, parts.size());
+  const std::size_t more = parts.size() - shown;
+  return fmt::format(
+      "computed again in backward{}: {}{}", rest,
+      fmt::join(parts.begin(), parts.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
+      more > 0 ? fmt::format(" and {} more", more) : "");
 }
 
 namespace {

@@ -29,9 +29,17 @@ inline constexpr std::size_t kIndent = 2;
 /// recomputed.
 [[nodiscard]] std::string step_text(const Step& step);
 
-/// The parts of `activation_checkpointing`: "blocks.0, blocks.1"; of many the first, and how many
-/// more. Empty if there are none.
-[[nodiscard]] std::string recomputed_parts_text(const Scenario& scenario);
+/// The parts of `activation_checkpointing` through which backward runs: it computes no others
+/// again.
+[[nodiscard]] std::vector<std::string> recomputed_parts(const Plan& plan);
+
+/// What backward computes again, of a scenario that asks for it; of many parts the first, and how
+/// many more. `rest` follows the words "again in backward".
+///
+///   "computed again in backward: blocks.0, blocks.1"
+///   "nothing is computed again in backward: it runs through none of the parts to checkpoint"
+[[nodiscard]] std::string recomputed_text(const std::vector<std::string>& parts,
+                                          std::string_view rest);
 
 /// The text cut at blanks into lines of at most `width` columns; a longer word gets its own line.
 [[nodiscard]] std::string wrapped(std::string_view text, std::size_t indent, std::size_t width);

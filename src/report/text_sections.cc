@@ -105,9 +105,10 @@ std::string recomputed_line(const Report& report) {
   const auto count = std::count_if(
       report.collectives.begin(), report.collectives.end(),
       [](const CollectiveReport& each) { return each.is_recomputed && each.step == 0; });
-  return fmt::format("  computed again in backward: {}; with {} of the collectives\n",
-                     recomputed_parts_text(*report.scenario),
-                     count == 0 ? "none" : fmt::format("{}", count));
+  std::string text = recomputed_text(report.recomputed, "");
+  if (!report.recomputed.empty())
+    text += fmt::format("; with {} of the collectives", count == 0 ? "none" : format_count(count));
+  return wrapped(text, kIndent, kTextWidth);
 }
 
 enum class CheckColumn { Plan, Run, Baseline };

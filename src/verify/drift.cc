@@ -6,6 +6,11 @@
 #include "base/check.h"
 
 namespace hpsim {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+}  // namespace
 
 StepDrift drift_between(const std::vector<std::vector<double>>& run,
                         const std::vector<std::vector<double>>& baseline) {
@@ -22,13 +27,14 @@ StepDrift drift_between(const std::vector<std::vector<double>>& run,
       difference_squares += difference * difference;
       squares += baseline[p][i] * baseline[p][i];
       // A NaN is as far as can be.
-      if (difference <= drift.largest) continue;
-      drift.largest = std::isnan(difference) ? std::numeric_limits<double>::infinity() : difference;
+      const double far = std::isnan(difference) ? kInfinity : difference;
+      if (far <= drift.largest) continue;
+      drift.largest = far;
       drift.parameter = static_cast<int>(p);
     }
   }
   if (difference_squares != 0) drift.relative = std::sqrt(difference_squares / squares);
-  if (std::isnan(drift.relative)) drift.relative = std::numeric_limits<double>::infinity();
+  if (std::isnan(drift.relative)) drift.relative = kInfinity;
   return drift;
 }
 

@@ -236,7 +236,7 @@ TEST_CASE("a step says where every position of the batch goes, by falling probab
   const Training separate = training(4, 2, router);
   const Scenario& scenario = separate.scenario;
   const ReferenceRun run = run_baseline(scenario, separate.held);
-  const std::vector<double> x = draw_samples(scenario, "input", scenario.data.input, 1, 6, 0, 6);
+  const AlignedVector<double> x = draw_samples(scenario, "input", scenario.data.input, 1, 6, 0, 6);
   Routes expected;
   for (std::size_t row = 0; row < 12; ++row) {
     std::vector<std::pair<double, std::int32_t>> logits;

@@ -27,7 +27,7 @@ using Catch::Matchers::Contains;
 using Json = nlohmann::ordered_json;
 
 /// Two samples on each data rank: block of up 6 -> 8, gelu and down 8 -> 4; out 4 -> 2.
-Plan block_plan(bool is_recomputed) {
+Plan block_plan(bool is_recomputed, const std::string& frozen = "[]") {
   return build_plan(parse_scenario(fmt::format(R"x({{"hpsim": 1, "name": "again",
           "mesh": {{"shape": [2, 2], "mesh_dim_names": ["fsdp", "tp"]}}, "model": [
             {{"name": "block", "type": "sequential", "modules": [
@@ -38,8 +38,8 @@ Plan block_plan(bool is_recomputed) {
             {{"name": "out", "type": "linear", "in_features": 4, "out_features": 2,
               "bias": false}}],
           "data": {{"sample_shape": [6]}}, "parallelize": {{"block.up": "colwise", "block.down": "rowwise"}},
-          "training": {{"activation_checkpointing": [{}]}}}})x",
-                                               is_recomputed ? R"("block")" : ""),
+          "training": {{"activation_checkpointing": [{}], "frozen": {}}}}})x",
+                                               is_recomputed ? R"("block")" : "", frozen),
                                    "again.json"));
 }
 
@@ -118,6 +118,20 @@ TEST_CASE("explain tells which parts, and when a parameter is used again") {
   view.parameters = {0};
   view.in_detail = true;
   CHECK_THAT(explain_text(plan, view, false), Contains("forward again"));
+}
+
+TEST_CASE("a part through which no backward runs is not said to be computed again") {
+  const Plan plan = block_plan(true, R"(["block.**"])");
+  const std::string nothing =
+      "\n  nothing is computed again in backward: it runs through none of the parts to "
+      "checkpoint\n";
+  CHECK_THAT(report_text(report_of(plan), {}), Contains(nothing) && !Contains("collectives\n"));
+  CHECK_THAT(activations_text(plan, {}), Contains(nothing));
+  // Of two parts the frozen first one.
+  Plan two = block_plan(true, R"(["block.up.weight"])");
+  two.scenario.training.recomputed = {{0, 1}, {2, 3}};  // up, down
+  const Plan half = build_plan(two.scenario);
+  CHECK_THAT(report_text(report_of(half), {}), Contains("again in backward: block.down;"));
 }
 
 }  // namespace

@@ -39,6 +39,9 @@ TEST_CASE("what is no number, or far from nothing, is infinitely far") {
   CHECK(lost.relative == kInfinity);
   CHECK(lost.largest == kInfinity);
   CHECK(lost.parameter == 0);
+  // Of two that are lost, whichever way, the first is named.
+  CHECK(drift_between({{1}, {kInfinity}, {std::nan("")}}, {{1}, {2}, {3}}).parameter == 1);
+  CHECK(drift_between({{1}, {std::nan("")}, {kInfinity}}, {{1}, {2}, {3}}).parameter == 1);
 }
 
 TEST_CASE("the drift of a run is that of its parameters after every step") {
