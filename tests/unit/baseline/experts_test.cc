@@ -48,12 +48,13 @@ TEST_CASE("the largest come first, of equal ones the first") {
 }
 
 /// Of one row; no variances: exact.
-ExpertRoutes route(const Rounding& rounding, std::vector<double> logits,
-                   std::vector<double> variances, std::int64_t top_k) {
+ExpertRoutes route(const Rounding& rounding, const std::vector<double>& logits,
+                   const std::vector<double>& variances, std::int64_t top_k) {
   const auto count = static_cast<std::int64_t>(logits.size());
   TrackedArithmetic arithmetic(rounding);
   return arithmetic.route(experts_spec(count, top_k),
-                          {PlainTensor<double>(1, count, std::move(logits)), std::move(variances)});
+                          {PlainTensor<double>(1, count, {logits.begin(), logits.end()}),
+                           {variances.begin(), variances.end()}});
 }
 
 // Deviations of 1e-4 reach 6.5e-4 each; what softmax rounds is millionths.
@@ -121,7 +122,9 @@ Inputs draw_inputs(std::int64_t num_experts, std::int64_t top_k,
   for (std::size_t i = 0; i < drawn.size() && !logits.empty(); ++i)
     drawn[i] = logits[i % logits.size()];
   for (const auto& tensor : inputs.naive)
-    inputs.tracked.push_back({PlainTensor<double>(tensor.rows, tensor.cols, tensor.data), {}});
+    inputs.tracked.push_back(
+        {PlainTensor<double>(tensor.rows, tensor.cols, {tensor.data.begin(), tensor.data.end()}),
+         {}});
   return inputs;
 }
 

@@ -16,7 +16,9 @@ constexpr double kConfidence = 6.5;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 TrackedTensor row(const std::vector<double>& values, const std::vector<double>& variances) {
-  return {PlainTensor<double>(1, static_cast<std::int64_t>(values.size()), values), variances};
+  return {PlainTensor<double>(1, static_cast<std::int64_t>(values.size()),
+                              {values.begin(), values.end()}),
+          {variances.begin(), variances.end()}};
 }
 
 TEST_CASE("powers of small gradients do not underflow") {
@@ -104,7 +106,7 @@ TEST_CASE("clipped gradients inherit from the norm, too") {
   const ClipFactor clip{{0.5, 0.01}, true};
   const TrackedTensor gradient = row({3, 0}, {4, 0});
   const TrackedTensor result = clipped(gradient, clip, rounding);
-  CHECK(result.value.data == std::vector<double>{1.5, 0});
+  CHECK(result.value.data == AlignedVector<double>{1.5, 0});
   CHECK(result.variance[0] == Approx(std::pow(0.5 * 2 + 3 * 0.1, 2)));
   CHECK(result.variance[1] == 0);
   CHECK(clipped(gradient, {{1, 0}, false}, rounding).variance == gradient.variance);

@@ -37,8 +37,8 @@ struct Ratios {
   double buffer = 0;
 };
 
-TrackedTensor row(std::vector<double> values) {
-  return {PlainTensor<double>(1, kElems, std::move(values)), {}};
+TrackedTensor row(const std::vector<double>& values) {
+  return {PlainTensor<double>(1, kElems, {values.begin(), values.end()}), {}};
 }
 
 /// One update by every rank, one sample each, and the mean of the results; judged from the means.

@@ -129,7 +129,7 @@ TEST_CASE("rows of one token have their errors in common in gradients of experts
       if (!tensor.is_exact()) tensor.variance_map().row(row) = tensor.variance_map().row(0);
     }
   }
-  const TrackedTensor tokens{PlainTensor<double>(6, 1, std::vector<double>(6, 1)), {}};
+  const TrackedTensor tokens{PlainTensor<double>(6, 1, AlignedVector<double>(6, 1)), {}};
   for (const Input result : {kW1, kW2, kW3}) {
     const auto [smallest, largest] = ratios(
         Rounding{0, 6.5, false},
