@@ -133,8 +133,8 @@ class Facts {
       fact.why = "fully_shard leaves it alone: the user adds up what the data ranks computed";
     } else {
       fact.why = fmt::format(
-          "{}, outside the fully_shard domain: one all_reduce after the last unit (multi-dim RFC "
-          "2.2.4)",
+          "{}, outside the fully_shard domain: one all_reduce of the unit's reduced row (multi-dim "
+          "RFC 2.2.4)",
           split_text(fact.group.dims));
     }
     return fact;

@@ -94,7 +94,7 @@ struct GradientRow {
   std::vector<int> parameters;         ///< some of Bucket::parameters, in their order
   std::vector<PerCoordinate> offsets;  ///< of their slots in the row, like parameters
   PerCoordinate row_elems;             ///< sum of their padded_elems
-  std::vector<PartialRange> partials;  ///< all-reduced after the last unit
+  std::vector<PartialRange> partials;  ///< all-reduced last
 };
 
 /// An activation, or its gradient, in one layout.

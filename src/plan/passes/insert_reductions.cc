@@ -17,7 +17,7 @@ constexpr std::string_view kScatterRule =
 constexpr std::string_view kAllReduceRule =
     "dp_size > 1: all-reduce over the unsharded group (multi-dim RFC 2.2.2)";
 constexpr std::string_view kPartialRule =
-    "the gradient is Partial along these dims: one all-reduce after the last unit";
+    "the gradient is Partial along these dims too: one all-reduce of the unit's reduced row";
 constexpr std::string_view kIgnoredRule =
     "fully_shard ignores it: the user reduces over the dims on which its gradient is Partial, and "
     "divides by F";
@@ -55,7 +55,7 @@ class GradientLayouts {
   std::map<std::tuple<int, MeshDims, bool>, std::string> texts_;
 };
 
-/// Dims over which the last parameter of the row is reduced after the last unit.
+/// Dims over which the last parameter of the row is reduced last, besides those of fully_shard.
 MeshDims all_partial_dims(const GradientRow& row) {
   return row.partials.empty() ? MeshDims{} : row.partials.back().dims;
 }
@@ -175,7 +175,8 @@ class Reducer {
   Reducer(const Plan& plan, const GradientRows& rows, GradientLayouts& layouts, const Step& at)
       : plan_(plan), rows_(rows), layouts_(layouts), step_(at.step), micro_batch_(at.micro_batch) {}
 
-  /// After the backward of a unit: what can be done without the dims outside fully_shard.
+  /// After the backward of a unit: over the dims of fully_shard, then over those on which its
+  /// gradients are Partial besides, so that no unit's row waits for another unit.
   void reduce(int b) {
     const int index = rows_.row_at(b, micro_batch_);
     if (index < 0) return;
@@ -188,16 +189,8 @@ class Reducer {
     if (waits) return;  // rows add up
     if (all_reduces) all_reduce(b, index);
     if (!scatters && !all_reduces) scale(b, index);
-    if (plan_.gradient_row(index).partials.empty()) store(b, index);
-  }
-
-  /// After the last unit.
-  void reduce_partial(int b) {
-    const int index = rows_.row_at(b, micro_batch_);
-    if (index < 0 || !all_reduces_now()) return;
-    const GradientRow& row = plan_.gradient_row(index);
-    if (row.partials.empty()) return;
-    for (int range = 0; range < static_cast<int>(row.partials.size()); ++range)
+    const int num_ranges = static_cast<int>(plan_.gradient_row(index).partials.size());
+    for (int range = 0; range < num_ranges; ++range)
       reduce_range(b, index, range, kPartialRule);
     store(b, index);
   }
@@ -360,13 +353,9 @@ Plan insert_reductions(Plan plan) {
     for (const int b : buckets_of_unit[static_cast<std::size_t>(unit)])
       reducer.reduce(b);
   };
-  const auto reduce_rest = [&](Reducer& reducer) {
-    // The root unit is reduced last, then what is Partial along other dims.
+  const auto reduce_root = [&](Reducer& reducer) {
     for (int unit = 0; unit < static_cast<int>(plan.scenario.units.size()); ++unit) {
       if (is_root(unit)) reduce_unit(unit, reducer);
-    }
-    for (int b = static_cast<int>(plan.buckets.size()); b-- > 0;) {
-      if (!plan.bucket(b).is_ignored) reducer.reduce_partial(b);
     }
   };
 
@@ -405,7 +394,7 @@ Plan insert_reductions(Plan plan) {
     }
     const bool ends_pass = step.phase == Phase::Backward && i + 1 < plan.steps.size() &&
                            !is_same_pass(step, plan.steps[i + 1]);
-    if (ends_pass && syncs) reduce_rest(reducer);
+    if (ends_pass && syncs) reduce_root(reducer);
     append(with_reductions, reducer.take());
   }
   plan.steps = std::move(with_reductions);

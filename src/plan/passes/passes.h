@@ -90,8 +90,9 @@ namespace hpsim {
 [[nodiscard]] bool has_compute(const Plan& plan);
 
 /// Inserts after each unit's backward: reduce-scatter, all-reduce over replicas, local scale where
-/// no collective carries it, store; and after the last unit the all-reduce over partial dims
-/// (multi-dim RFC 2.2.2). Fills Plan::gradient_rows and Step::rows. Of micro-batches:
+/// no collective carries it, all-reduce over partial dims, store (multi-dim RFC 2.2.2). No unit's
+/// row waits for another unit, so that one is alive at a time, however many units there are. Fills
+/// Plan::gradient_rows and Step::rows. Of micro-batches:
 ///
 ///   gradients are     all-reduces     reduce-scattered    all-reduced, stored
 ///   synced            are done

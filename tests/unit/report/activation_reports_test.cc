@@ -113,7 +113,7 @@ TEST_CASE("the differences of a golden name an activation alone") {
 }
 
 TEST_CASE("the differences of a golden name activations together with units") {
-  // "in" sees other samples along tp than its neighbour, which is a sum after the last unit; behind
+  // "in" sees other samples along tp than its neighbour, which is a sum after its backward; behind
   // "up" all ranks along tp have the same, so that "top" adds up the gradient of its input.
   const std::string modules = linear("in", 4, 4) + ", " + linear("up", 4, 4) + ", " +
                               linear("mid", 4, 4) + ", " + linear("top", 4, 4);

@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "plan/build_plan.h"
+#include "scenario/parse.h"
 #include "support/catch.h"
 #include "support/scenarios.h"
 #include "trace/memory_profile.h"
@@ -133,11 +136,30 @@ Scenario equal_units(int count, bool has_replicas) {
   return has_replicas ? hsdp_scenario(std::move(model), 2, 4) : fsdp_scenario(std::move(model), 4);
 }
 
+/// `count` equal units of a norm and an mlp under sequence parallelism: a rank of fsdp 4, tp 2 has
+/// 2 elements of the norm, whose gradient is Partial along tp, 8 of w1 and 8 of w2, which tp cuts:
+/// a row of 18 elements, 72 in all.
+Scenario equal_sequence_parallel_units(int count, bool has_replicas) {
+  std::string modules;
+  for (int i = 0; i < count; ++i) {
+    modules += fmt::format(R"({}{{"name": "b{}", "type": "sequential", "modules": [
+        {{"name": "norm", "type": "rms_norm", "dim": 8}},
+        {{"name": "mlp", "type": "mlp", "dim": 8, "hidden": 8, "gated": false}}]}})",
+                           i > 0 ? ", " : "", i);
+  }
+  const std::string mesh = has_replicas
+                               ? R"({"shape": [2, 4, 2], "mesh_dim_names": ["rep", "fsdp", "tp"]})"
+                               : R"({"shape": [4, 2], "mesh_dim_names": ["fsdp", "tp"]})";
+  return parse_scenario(R"({"hpsim": 1, "mesh": )" + mesh + R"(, "model": [)" + modules + R"(],
+          "parallelize": {"*.norm": "sequence_parallel", "*.mlp": "rowwise_sp"},
+          "data": {"sample_shape": [4, 8]}})",
+                        "test.json");
+}
+
 /// Policies under which gradients are reduced in every micro-batch.
-std::vector<Scenario> policies_of(int num_units) {
+std::vector<Scenario> policies_of(const Scenario& of_shards, const Scenario& of_replicas) {
   std::vector<Scenario> scenarios;
-  for (const bool has_replicas : {false, true}) {
-    const Scenario base = equal_units(num_units, has_replicas);
+  for (const Scenario& base : {of_shards, of_replicas}) {
     const auto add = [&](auto&& change) {
       scenarios.push_back(base);
       change(scenarios.back());
@@ -159,18 +181,28 @@ std::vector<Scenario> policies_of(int num_units) {
 }
 
 TEST_CASE("reduce buffers and whole gradients are those of one unit, however many there are") {
-  // Of a unit: from its reduce-scatter, which makes its row of 16 elements, to its store, which
-  // comes before the backward of the next unit; the rows of its gradients, 64, from backward to
-  // reduction.
-  for (int num_units = 1; num_units <= 12; ++num_units) {
-    for (const Scenario& scenario : policies_of(num_units)) {
-      const Plan plan = build_plan(scenario);
-      const Coordinate first(static_cast<std::size_t>(plan.mesh().num_dims()), 0);
-      const PlannedMemory memory = planned_memory(plan, first);
-      const std::int64_t width = size_bytes(plan.bucket(0).reduce_dtype);
-      CAPTURE(num_units, scenario.mesh.num_dims(), width);
-      CHECK(bytes_of(memory.ledger.peak(), ReduceBuffers) == 16 * width);
-      CHECK(bytes_of(memory.ledger.peak(), UnshardedGradients) == 64 * width);
+  // Of a unit: from its reduce-scatter, which makes its row, to its store, which comes before the
+  // backward of the next unit; the rows of its gradients, of all ranks, from backward to reduction.
+  // Parameters that are not fused are reduced and stored one after another.
+  struct Kind {
+    std::function<Scenario(int, bool)> make;
+    std::int64_t row_elems;
+    std::int64_t most_of_a_parameter;
+  };
+  for (const auto& [make, row_elems, most_of_a_parameter] :
+       {Kind{equal_units, 16, 16}, Kind{equal_sequence_parallel_units, 18, 8}}) {
+    for (int num_units = 1; num_units <= 12; ++num_units) {
+      for (const Scenario& scenario : policies_of(make(num_units, false), make(num_units, true))) {
+        const Plan plan = build_plan(scenario);
+        const Coordinate first(static_cast<std::size_t>(plan.mesh().num_dims()), 0);
+        const PlannedMemory memory = planned_memory(plan, first);
+        const std::int64_t width = size_bytes(plan.bucket(0).reduce_dtype);
+        CAPTURE(num_units, scenario.mesh.num_dims(), row_elems, width);
+        const std::int64_t reduced =
+            scenario.fully_shard.fuses_collectives ? row_elems : most_of_a_parameter;
+        CHECK(bytes_of(memory.ledger.peak(), ReduceBuffers) == reduced * width);
+        CHECK(bytes_of(memory.ledger.peak(), UnshardedGradients) == 4 * row_elems * width);
+      }
     }
   }
   // What adds up over micro-batches waits in every unit.
