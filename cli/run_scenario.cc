@@ -11,6 +11,7 @@
 #include "baseline/eigen_baseline.h"
 #include "exec/limits.h"
 #include "plan/build_plan.h"
+#include "plan/faults/plan_faults.h"
 #include "plan/verify_plan.h"
 #include "scenario/locate.h"
 #include "verify/compare_runs.h"
@@ -42,7 +43,7 @@ Report judged_run(const Scenario& scenario, const RunSettings& settings, Progres
   require_ranks(settings.backend, scenario.mesh.num_ranks());
   require_listable_ranks(settings.full, scenario.mesh.num_ranks());
   require_faults(settings.backend, scenario);
-  const VerifiedPlan plan = verify_plan(build_plan(scenario));
+  const VerifiedPlan plan = verify_plan(plant_plan_faults(build_plan(scenario)));
   const std::unique_ptr<Executor> executor = make_executor(settings.backend);
   // In exact mode the baseline goes first: it refuses what is not exact.
   const bool is_exact = scenario.is_exact() && settings.backend != Backend::Symbolic;

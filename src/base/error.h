@@ -29,6 +29,7 @@ struct Diagnostic {
   Severity severity = Severity::Error;
   std::string message;  ///< one claim with both numbers; lower case, no full stop
   std::string help;     ///< the way out; empty if unknown
+  std::string code;     ///< printed code of the finding that it is, "HANG"; empty: none
 
   bool operator==(const Diagnostic&) const = default;
 };

@@ -89,6 +89,12 @@ std::string_view name_of(FindingCode code) {
       return "ROUTE_WRONG";
     case FindingCode::VacuousBound:
       return "VACUOUS_BOUND";
+    case FindingCode::Hang:
+      return "HANG";
+    case FindingCode::RankDied:
+      return "RANK_DIED";
+    case FindingCode::FaultMissed:
+      return "FAULT_MISSED";
     case FindingCode::Expect:
       return "EXPECT";
   }

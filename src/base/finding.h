@@ -57,6 +57,9 @@ enum class FindingCode {
   MemEstimate,       ///< "MEM_ESTIMATE": measured and planned memory differ
   RouteWrong,        ///< "ROUTE_WRONG": positions went to other experts than the baseline's
   VacuousBound,      ///< "VACUOUS_BOUND": the bound says nothing about this tensor
+  Hang,              ///< "HANG": a rank did not come to a collective in time
+  RankDied,          ///< "RANK_DIED": the process of a rank ended, or threw
+  FaultMissed,       ///< "FAULT_MISSED": a planted fault was not found by the check it should be
   Expect,            ///< "EXPECT"
 };
 

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "engine/exactness.h"
+#include "engine/faults/engine_fault.h"
 #include "engine/local_model.h"
 #include "engine/optimizers.h"
 #include "engine/rank_memory.h"
@@ -67,24 +68,24 @@ class RankEngineOf : public RankEngine {
   static constexpr DType kHeld = std::is_same_v<T, float> ? DType::Float32 : DType::Float64;
 
  public:
-  RankEngineOf(const VerifiedPlan& plan, Rank rank, RunResult& result, SharedParameters* shared)
-      : plan_(*plan),
-        optimizer_(plan->scenario.training.optimizer),
-        norm_type_(plan->scenario.training.clip_grad_norm
-                       ? plan->scenario.training.clip_grad_norm->norm_type
+  RankEngineOf(const Plan& plan, Rank rank, RunResult& result, SharedParameters* shared)
+      : plan_(plan),
+        optimizer_(plan.scenario.training.optimizer),
+        norm_type_(plan.scenario.training.clip_grad_norm
+                       ? plan.scenario.training.clip_grad_norm->norm_type
                        : 2),
-        is_emulated_(is_emulated(plan->scenario)),
+        is_emulated_(is_emulated(plan.scenario)),
         rank_(rank),
-        coordinate_(plan->mesh().coordinate_of(rank)),
+        coordinate_(plan.mesh().coordinate_of(rank)),
         result_(result),
         record_(result.rank_record(rank)),
-        memory_(*plan, rank, result),
-        arithmetic_(plan->scenario.is_exact(), rank, result),
-        model_(plan->scenario.model.is_elementwise()
-                   ? make_elementwise_model<T>(*plan, rank, memory_, arithmetic_)
-                   : make_module_model<T>(*plan, rank, memory_, arithmetic_)),
-        experts_modules_(experts_modules(plan->scenario.model)),
-        num_updates_(plan->parameters.size(), 0),
+        memory_(plan, rank, result),
+        arithmetic_(plan.scenario.is_exact(), rank, result),
+        model_(plan.scenario.model.is_elementwise()
+                   ? make_elementwise_model<T>(plan, rank, memory_, arithmetic_)
+                   : make_module_model<T>(plan, rank, memory_, arithmetic_)),
+        experts_modules_(experts_modules(plan.scenario.model)),
+        num_updates_(plan.parameters.size(), 0),
         states_(static_cast<std::size_t>(optimizer_.num_state_tensors())) {
     for (auto& tensors : states_)
       tensors.resize(plan_.parameters.size());
@@ -97,6 +98,9 @@ class RankEngineOf : public RankEngine {
   }
 
   [[nodiscard]] RankMemory<T>& memory() { return memory_; }
+  [[nodiscard]] EngineParts<T> parts() {
+    return {plan_, rank_, result_, memory_, *model_, norm_on_wire_};
+  }
 
   std::optional<CollectiveCall> begin(std::int64_t plan_step) override {
     const Step& step = step_at(plan_step);
@@ -455,13 +459,26 @@ class RankEngineOf : public RankEngine {
   std::vector<std::vector<Buffer<T>>> states_;  ///< [state tensor][parameter]
 };
 
+std::unique_ptr<RankEngine> make_engine(const Plan& plan, Rank rank, RunResult& result,
+                                        SharedParameters* shared, bool has_faults) {
+  const auto make = [&]<class T>(T) -> std::unique_ptr<RankEngine> {
+    auto engine = std::make_unique<RankEngineOf<T>>(plan, rank, result, shared);
+    return has_faults ? with_engine_faults<T>(std::move(engine), plan, rank) : std::move(engine);
+  };
+  return carrier_dtype(plan.scenario) == DType::Float64 ? make(double{}) : make(float{});
+}
+
 }  // namespace
 
 std::unique_ptr<RankEngine> make_rank_engine(const VerifiedPlan& plan, Rank rank, RunResult& result,
                                              SharedParameters* shared) {
-  if (carrier_dtype(plan->scenario) == DType::Float64)
-    return std::make_unique<RankEngineOf<double>>(plan, rank, result, shared);
-  return std::make_unique<RankEngineOf<float>>(plan, rank, result, shared);
+  return make_engine(*plan, rank, result, shared, false);
+}
+
+std::unique_ptr<RankEngine> make_rank_engine(const ExecutedPlan& plan, Rank rank, RunResult& result,
+                                             SharedParameters* shared) {
+  const bool is_shared = plan.is_verified(rank);
+  return make_engine(plan.of(rank), rank, result, is_shared ? shared : nullptr, true);
 }
 
 template <class T>
@@ -469,7 +486,14 @@ RankMemory<T>& memory_of(RankEngine& engine) {
   return dynamic_cast<RankEngineOf<T>&>(engine).memory();
 }
 
+template <class T>
+EngineParts<T> parts_of(RankEngine& engine) {
+  return dynamic_cast<RankEngineOf<T>&>(engine).parts();
+}
+
 template RankMemory<float>& memory_of(RankEngine&);
 template RankMemory<double>& memory_of(RankEngine&);
+template EngineParts<float> parts_of(RankEngine&);
+template EngineParts<double> parts_of(RankEngine&);
 
 }  // namespace hpsim

@@ -5,8 +5,10 @@
 #include <optional>
 #include <span>
 
+#include "engine/local_model.h"
 #include "engine/rank_memory.h"
 #include "engine/whole_parameters.h"
+#include "plan/faults/executed_plan.h"
 #include "plan/plan.h"
 #include "trace/run_result.h"
 
@@ -49,6 +51,11 @@ class RankEngine {
   /// step that is_async, the buffers of the call belong to it until the begin of the WaitUnshard
   /// of its bucket has returned.
   [[nodiscard]] virtual std::optional<CollectiveCall> begin(std::int64_t plan_step) = 0;
+  /// One more collective of the step, once the last one is carried out; only planted faults have
+  /// any, and none where the step is_async.
+  [[nodiscard]] virtual std::optional<CollectiveCall> more(std::int64_t /*plan_step*/) {
+    return std::nullopt;
+  }
   /// Does what remains of it. \pre begin(plan_step) was called, its collective carried out, or
   ///      begun where the step is_async; of a WaitUnshard, what was begun is carried out
   virtual void finish(std::int64_t plan_step) = 0;
@@ -60,6 +67,26 @@ class RankEngine {
 [[nodiscard]] std::unique_ptr<RankEngine> make_rank_engine(const VerifiedPlan& plan, Rank rank,
                                                            RunResult& result,
                                                            SharedParameters* shared = nullptr);
+
+/// The same of what the rank carries out (ExecutedPlan), with the engine faults of the scenario
+/// that are aimed at it. `plan` must outlive the engine.
+[[nodiscard]] std::unique_ptr<RankEngine> make_rank_engine(const ExecutedPlan& plan, Rank rank,
+                                                           RunResult& result,
+                                                           SharedParameters* shared = nullptr);
+
+/// What planted faults reach: all that the rank holds and computes with.
+template <class T>
+struct EngineParts {
+  const Plan& plan;  ///< that the rank carries out
+  Rank rank;
+  RunResult& result;
+  RankMemory<T>& memory;
+  LocalModel<T>& model;
+  double& norm_on_wire;  ///< sum of |g|^p, or largest |g|, that clipping sends and reads
+};
+
+template <class T>
+[[nodiscard]] EngineParts<T> parts_of(RankEngine& engine);
 
 /// What the rank holds, to load other values into (reset_sharded_param), and for tests that plant
 /// faults. T: float, or double where carrier_dtype says so.

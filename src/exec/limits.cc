@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <limits>
 #include <string>
 
@@ -10,6 +11,7 @@
 #include "base/error.h"
 #include "base/units.h"
 #include "plan/rank_layout.h"
+#include "scenario/fault_catalog.h"
 
 namespace hpsim {
 
@@ -44,14 +46,18 @@ void require_ranks(Backend backend, std::int64_t num_ranks) {
 }
 
 void require_faults(Backend backend, const Scenario& scenario) {
-  if (scenario.faults.empty() || backend == Backend::Gloo) return;
-  const FaultSpec& first = scenario.faults.front();
+  if (backend == Backend::Gloo) return;
+  const auto found = std::find_if(
+      scenario.faults.begin(), scenario.faults.end(),
+      [](const FaultSpec& fault) { return fault_kind(fault.name).stage == FaultStage::Process; });
+  if (found == scenario.faults.end()) return;
+  const FaultSpec& first = *found;
   throw Error(ErrorKind::Usage,
               {Diagnostic{.file = scenario.file,
                           .pointer = first.pointer,
                           .message = fmt::format("fault \"{}\" needs a process per rank, which "
                                                  "backend {} does not have",
-                                                 name_of(first.kind), name_of(backend)),
+                                                 first.name, name_of(backend)),
                           .help = "use --backend gloo, or leave \"faults\" out"}});
 }
 

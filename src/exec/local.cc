@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "engine/faults/engine_fault.h"
 #include "engine/rank_engine.h"
 #include "exec/limits.h"
 #include "exec/local_collectives.h"
@@ -24,10 +25,11 @@ using Groups = std::vector<std::vector<Rank>>;
 /// All ranks of a run, in lockstep.
 class Lockstep {
  public:
-  Lockstep(const VerifiedPlan& plan, RunResult& result) : plan_(*plan), result_(result) {
+  Lockstep(const VerifiedPlan& plan, RunResult& result)
+      : plan_(*plan), executed_(plan), result_(result) {
     SharedParameters shared(*plan);
     for (std::int64_t rank = 0; rank < plan->mesh().num_ranks(); ++rank) {
-      engines_.push_back(make_rank_engine(plan, Rank{rank}, result, &shared));
+      engines_.push_back(make_rank_engine(executed_, Rank{rank}, result, &shared));
     }
     calls_.resize(engines_.size());
   }
@@ -40,8 +42,10 @@ class Lockstep {
     if (step.is_async) {
       begin_unshard(plan_step);
     } else if (step.collective) {
-      record(step, plan_step);
-      carry_out(step, calls_);
+      for (; is_asked_for(); ask_for_more(plan_step)) {
+        record(step, plan_step);
+        carry_out(step, calls_);
+      }
     } else if (step.kind == StepKind::WaitUnshard) {
       end_unshard(step.bucket, plan_step);
     }
@@ -57,6 +61,15 @@ class Lockstep {
   }
 
   using Calls = std::vector<std::optional<CollectiveCall>>;  ///< per rank
+
+  [[nodiscard]] bool is_asked_for() const {
+    return std::any_of(calls_.begin(), calls_.end(),
+                       [](const auto& call) { return call.has_value(); });
+  }
+  void ask_for_more(std::int64_t plan_step) {
+    for (std::size_t rank = 0; rank < engines_.size(); ++rank)
+      calls_[rank] = engines_[rank]->more(plan_step);
+  }
 
   /// What a step that is_async has begun.
   struct Begun {
@@ -126,6 +139,7 @@ class Lockstep {
   }
 
   const Plan& plan_;
+  ExecutedPlan executed_;
   RunResult& result_;
   std::vector<std::unique_ptr<RankEngine>> engines_;
   Calls calls_;                 ///< of the step at hand
@@ -148,6 +162,7 @@ std::shared_ptr<std::byte> zeroed_block(std::int64_t bytes) {
 RunResult LocalExecutor::run(const VerifiedPlan& plan, const RunOptions& options) {
   require_ranks(Backend::Local, plan->mesh().num_ranks());
   require_faults(Backend::Local, plan->scenario);
+  require_places(*plan);
   ResultLayout layout(*plan, options.records_tensors);
   const std::int64_t bytes = layout.size_bytes();
   require_memory_for_results(bytes);

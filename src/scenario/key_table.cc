@@ -161,11 +161,12 @@ constexpr KeySpec kKeys[] = {
     {"Tolerance", "rtol", "number>=0", "", kRequired, "relative tolerance"},
     {"Tolerance", "atol", "number>=0", "", kRequired, "absolute tolerance"},
 
-    {"Fault", "fault", "'kill' | 'throw' | 'stall' | ~'skip_all_reduce'", "", kRequired, "what the ranks do: die of SIGKILL, throw an exception, or do nothing until they are ended"},
-    {"Fault", "params", "string", "", kOptional, "pattern of parameters; not with kill, throw and stall"},
-    {"Fault", "ranks", "[int>=0]", "", kRequired, "the ranks that do it, at least one"},
-    {"Fault", "step", "int>=0", "", kOptional, "optimizer step, before whose first collective they do it; default: that of seq, or 0"},
-    {"Fault", "seq", "int>=0", "", kOptional, "number of the collective in the whole run, as in the report, before which they do it; default: the first of the step"},
+    {"Fault", "fault", "fault", "", kRequired, "what is done wrong; hpsim faults lists all of them"},
+    {"Fault", "params", "string", "", kOptional, "pattern of parameters that it is about; default: all"},
+    {"Fault", "ranks", "[int>=0]", "", kOptional, "the ranks that do it, at least one; default: all, but kill, throw and stall need some"},
+    {"Fault", "unit", "string", "", kOptional, "communication unit that it is about; default: all"},
+    {"Fault", "step", "int>=0", "", kOptional, "optimizer step in which they do it; kill, throw and stall: before its first collective, by default that of seq, or of step 0; others by default: all"},
+    {"Fault", "seq", "int>=0", "", kOptional, "number of the collective in the whole run, as in the report; kill, throw and stall: before which they do it"},
 };
 // clang-format on
 

@@ -103,7 +103,7 @@ void read_sections(const ObjectReader& root, Scenario& scenario) {
         read_global_batch(root, scenario.num_data_ranks(), scenario.training.micro_batches);
     if (model) read_tokens_of_ranks(root, scenario);
   }
-  scenario.faults = read_faults(root, mesh);
+  scenario.faults = read_faults(root, mesh, scenario);
   if (scenario.is_exact()) check_exact_mode(scenario, root);
   if (mesh && roles && model) {
     read_cuts(root, scenario);

@@ -67,17 +67,12 @@ std::string_view name_of(LossNormalization normalization) {
   return {};
 }
 
-std::string_view name_of(FaultSpec::Kind kind) {
-  switch (kind) {
-    case FaultSpec::Kind::Kill:
-      return "kill";
-    case FaultSpec::Kind::Throw:
-      return "throw";
-    case FaultSpec::Kind::Stall:
-      return "stall";
-  }
-  HPSIM_CHECK(false, "unknown fault {}", static_cast<int>(kind));
-  return {};
+bool FaultSpec::is_about(int parameter) const {
+  return params.empty() || std::binary_search(params.begin(), params.end(), parameter);
+}
+
+bool FaultSpec::is_of(Rank rank) const {
+  return ranks.empty() || std::binary_search(ranks.begin(), ranks.end(), rank);
 }
 
 double mean_divisor(const Scenario& scenario, std::int64_t count) {

@@ -207,18 +207,24 @@ struct NumericsSpec {
   Mode mode = Mode::Derived;
 };
 
-/// One of `faults`: what some ranks do wrong on purpose, before a collective.
+/// One of `faults`: what is done wrong on purpose, and where. Which of these keys it takes, and
+/// what it does, says scenario/fault_catalog.h.
 struct FaultSpec {
-  enum class Kind { Kill, Throw, Stall };
-  Kind kind = Kind::Kill;
-  std::vector<Rank> ranks;           ///< at least one
+  std::string name;                  ///< of a FaultKind
+  std::vector<int> params;           ///< that it is about, ascending; empty: all
+  std::vector<Rank> ranks;           ///< that do it, ascending; empty: all
   std::optional<std::int64_t> step;  ///< optimizer step
   std::optional<std::int64_t> seq;   ///< of the collective, in the whole run; see place_faults
+  std::optional<int> unit;           ///< into Scenario::units
   std::string pointer;               ///< "/faults/0": where the file has it
-};
 
-/// "kill", "throw", "stall"
-[[nodiscard]] std::string_view name_of(FaultSpec::Kind kind);
+  [[nodiscard]] bool is_about(int parameter) const;
+  [[nodiscard]] bool is_of(Rank rank) const;
+  [[nodiscard]] bool is_in(std::int64_t optimizer_step) const {
+    return step.value_or(optimizer_step) == optimizer_step;
+  }
+  [[nodiscard]] bool is_in_unit(int u) const { return unit.value_or(u) == u; }
+};
 
 /// One experiment, complete and valid: defaults filled in, names resolved, patterns matched. With
 /// shard_size below the size of the fsdp_shard_dim "dp", `mesh` has "dp.replicate" and "dp.shard"

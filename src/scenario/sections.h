@@ -136,8 +136,10 @@ void read_tokens_of_ranks(const ObjectReader& scenario, Scenario& result);
 [[nodiscard]] std::vector<RecomputedSpec> read_recomputed(const ObjectReader& scenario,
                                                           const ModelSpec& model);
 
-/// `faults`; what depends on the mesh or on `training.steps` is left unchecked if they are wrong.
+/// `faults`; what depends on the mesh, the model or `training.steps` is left unchecked if they are
+/// wrong. \pre parameters and units are read
 [[nodiscard]] std::vector<FaultSpec> read_faults(const ObjectReader& scenario,
-                                                 const std::optional<Mesh>& mesh);
+                                                 const std::optional<Mesh>& mesh,
+                                                 const Scenario& result);
 
 }  // namespace hpsim

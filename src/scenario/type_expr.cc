@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "scenario/fault_catalog.h"
 
 namespace hpsim {
 namespace {
@@ -30,9 +31,22 @@ class TypeParser {
   TypeExpr parse_alternatives() {
     TypeExpr type;
     do {
-      type.push_back(parse_alternative());
+      if (take("fault")) {
+        add_faults(type);
+      } else {
+        type.push_back(parse_alternative());
+      }
     } while (take("|"));
     return type;
+  }
+
+  static void add_faults(TypeExpr& type) {
+    for (const FaultKind& fault : all_faults()) {
+      TypeAlternative name;
+      name.kind = Kind::Literal;
+      name.literal = std::string(fault.name);
+      type.push_back(std::move(name));
+    }
   }
 
   TypeAlternative parse_alternative() {
@@ -171,6 +185,8 @@ std::string describe(const TypeExpr& type) {
     const std::string part = describe(alternative);
     if (std::find(parts.begin(), parts.end(), part) == parts.end()) parts.push_back(part);
   }
+  constexpr std::size_t kMostListed = 16;
+  if (parts.size() > kMostListed) return fmt::format("one of {} names", parts.size());
   std::string text = parts.front();
   for (std::size_t i = 1; i < parts.size(); ++i) {
     text += (i + 1 == parts.size() ? " or " : ", ") + parts[i];

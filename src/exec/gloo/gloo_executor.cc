@@ -6,13 +6,14 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "engine/faults/engine_fault.h"
 #include "engine/rank_engine.h"
 #include "exec/gloo/plan_runner.h"
 #include "exec/gloo/planted_faults.h"
 #include "exec/gloo/supervisor.h"
 #include "exec/limits.h"
 #include "exec/shared_memory.h"
-#include "plan/faults.h"
+#include "plan/faults/process_faults.h"
 
 namespace hpsim {
 
@@ -34,12 +35,14 @@ class GlooExecutor : public Executor {
     ResultLayout layout(*plan, options.records_tensors);
     require_memory_for_results(layout.size_bytes());
     const std::vector<PlacedFault> faults = place_faults(*plan);
+    require_places(*plan);
+    const ExecutedPlan executed(plan);
     auto block = map_shared(layout.size_bytes());
     RunResult result("gloo", std::move(layout), std::move(block));
     const auto describe = [&](std::int64_t plan_step) { return describe_step(*plan, plan_step); };
     const auto body = [&](RankSession& session) {
-      const auto engine = make_rank_engine(plan, session.rank(), result);
-      PlanRunner(*plan, *engine, session, result).run_all();
+      const auto engine = make_rank_engine(executed, session.rank(), result);
+      PlanRunner(executed.of(session.rank()), *engine, session, result).run_all();
     };
     RanksRun ranks;
     try {

@@ -83,7 +83,7 @@ void PlanRunner::run_step(std::int64_t plan_step) {
     session_.enter_step(plan_step);
   }
   faults_.strike_before(plan_step);
-  if (const std::optional<CollectiveCall> call = engine_.begin(plan_step)) {
+  for (auto call = engine_.begin(plan_step); call; call = engine_.more(plan_step)) {
     HPSIM_CHECK(step.collective.has_value() && call->plan_step == plan_step,
                 "step {} asks for a collective of step {}", plan_step, call->plan_step);
     carry_out(step, *call);

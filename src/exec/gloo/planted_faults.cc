@@ -16,7 +16,7 @@ namespace hpsim {
 PlantedFaults::PlantedFaults(const std::vector<PlacedFault>& faults, Rank rank) {
   for (const PlacedFault& fault : faults) {
     if (std::find(fault.ranks.begin(), fault.ranks.end(), rank) != fault.ranks.end()) {
-      by_step_.emplace(fault.plan_step, fault.kind);
+      by_step_.emplace(fault.plan_step, fault.name);
     }
   }
 }
@@ -24,23 +24,17 @@ PlantedFaults::PlantedFaults(const std::vector<PlacedFault>& faults, Rank rank) 
 void PlantedFaults::strike_before(std::int64_t plan_step) const {
   const auto found = by_step_.find(plan_step);
   if (found == by_step_.end()) return;
-  switch (found->second) {
-    case FaultSpec::Kind::Kill:
-      std::raise(SIGKILL);
-      break;
-    case FaultSpec::Kind::Throw:
-      throw std::runtime_error("this is the planted fault \"throw\"");
-    case FaultSpec::Kind::Stall:
-      for (;;)
-        pause();
-  }
+  if (found->second == "kill") std::raise(SIGKILL);
+  if (found->second == "throw") throw std::runtime_error("this is the planted fault \"throw\"");
+  for (;;)
+    pause();
 }
 
 std::string describe_faults(const Plan& plan, const std::vector<PlacedFault>& faults) {
   constexpr std::size_t kMostShown = 3;
   std::vector<std::string> shown;
   for (std::size_t i = 0; i < std::min(faults.size(), kMostShown); ++i) {
-    shown.push_back(fmt::format("\"{}\" of {} before {}", name_of(faults[i].kind),
+    shown.push_back(fmt::format("\"{}\" of {} before {}", faults[i].name,
                                 list_ranks(faults[i].ranks),
                                 describe_step(plan, faults[i].plan_step)));
   }

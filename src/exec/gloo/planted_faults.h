@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/ids.h"
-#include "plan/faults.h"
+#include "plan/faults/process_faults.h"
 
 namespace hpsim {
 
@@ -20,7 +20,7 @@ class PlantedFaults {
   void strike_before(std::int64_t plan_step) const;
 
  private:
-  std::map<std::int64_t, FaultSpec::Kind> by_step_;
+  std::map<std::int64_t, std::string> by_step_;
 };
 
 /// "kill" of ranks 1, 2 before all_gather of unit weight (forward, step 0)

@@ -27,7 +27,6 @@ namespace hpsim {
 namespace {
 
 using Catch::Matchers::Contains;
-using Kind = FaultSpec::Kind;
 
 // FSDP of one parameter over 4 ranks in two steps: collectives 0 to 5, all_gather twice and
 // reduce_scatter in each step.
@@ -38,12 +37,12 @@ constexpr const char* kCollectives[] = {"all_gather of unit (root) (forward, ste
                                         "all_gather of unit (root) (backward, step 1)",
                                         "reduce_scatter of unit (root) (backward, step 1)"};
 
-VerifiedPlan plan_with(Kind kind, const std::vector<Rank>& ranks, std::int64_t seq) {
+VerifiedPlan plan_with(const std::string& name, const std::vector<Rank>& ranks, std::int64_t seq) {
   Scenario scenario = test::fsdp_scenario(test::elementwise_model({{"weight", {7, 8}}}), 4);
   scenario.training.steps = 2;
   scenario.units = assign_units(scenario.model, scenario.parameters, {}, true);
   FaultSpec spec;
-  spec.kind = kind;
+  spec.name = name;
   spec.ranks = ranks;
   spec.seq = seq;
   spec.pointer = "/faults/0";
@@ -90,7 +89,7 @@ TEST_CASE("a rank that fails at an activation's collective is told of by the act
   const Placement copy = Replicate{};
   scenario.placements = {{copy, Shard{0}}, {copy, Shard{0}}, {copy, Shard{1}}, {copy, copy}};
   FaultSpec spec;
-  spec.kind = Kind::Kill;
+  spec.name = "kill";
   spec.ranks = {Rank{1}};
   spec.seq = 2;  // behind the gathers of "up" and "down"
   spec.pointer = "/faults/0";
@@ -100,7 +99,7 @@ TEST_CASE("a rank that fails at an activation's collective is told of by the act
   CHECK_THAT(killed.message,
              Catch::StartsWith("rank 1 was killed by SIGKILL while about to enter " + place));
   CHECK_THAT(killed.help, Contains("the scenario plants \"kill\" of rank 1 before " + place));
-  scenario.faults[0].kind = Kind::Stall;
+  scenario.faults[0].name = "stall";
   const Outcome stalled = fail(verify_plan(build_plan(scenario)), 1);
   CHECK_THAT(stalled.message, Catch::StartsWith("rank 1 has been about to enter " + place));
   // Its neighbour along tp waits for it there, the one along fsdp where both gather next.
@@ -114,16 +113,16 @@ TEST_CASE("a planted fault names its rank, the collective before it, and who wai
     const std::string others = std::string("in ") + kCollectives[seq];
     CAPTURE(place);
 
-    const Outcome killed = fail(plan_with(Kind::Kill, {Rank{2}}, seq), 60);
+    const Outcome killed = fail(plan_with("kill", {Rank{2}}, seq), 60);
     CHECK_THAT(killed.message, Catch::StartsWith("rank 2 was killed by SIGKILL while " + place));
     CHECK_THAT(killed.help, Contains("the scenario plants \"kill\" of rank 2 before " +
                                      std::string(kCollectives[seq])));
 
-    const Outcome threw = fail(plan_with(Kind::Throw, {Rank{0}}, seq), 60);
+    const Outcome threw = fail(plan_with("throw", {Rank{0}}, seq), 60);
     CHECK_THAT(threw.message, Catch::StartsWith("rank 0 failed while " + place +
                                                 ": this is the planted fault \"throw\""));
 
-    const Outcome stalled = fail(plan_with(Kind::Stall, {Rank{3}}, seq), 1);
+    const Outcome stalled = fail(plan_with("stall", {Rank{3}}, seq), 1);
     CHECK_THAT(stalled.message, Catch::StartsWith("rank 3 has been " + place + " for "));
     CHECK_THAT(stalled.message, Contains("ranks 0, 1, 2 waited for it"));
     CHECK_THAT(stalled.help, Contains("ranks 0, 1, 2 were " + others));
@@ -149,7 +148,7 @@ TEST_CASE("a fault before a gather that is only begun strikes there; others wait
   CHECK_THAT(killed.message,
              Catch::StartsWith("rank 2 was killed by SIGKILL while about to enter " + place));
   CHECK_THAT(killed.help, Contains("the scenario plants \"kill\" of rank 2 before " + place));
-  scenario.faults[0].kind = Kind::Stall;
+  scenario.faults[0].name = "stall";
   const Outcome stalled = fail(verify_plan(build_plan(scenario)), 1);
   CHECK_THAT(stalled.message, Catch::StartsWith("rank 2 has been about to enter " + place));
   CHECK_THAT(stalled.message, Contains("ranks 0, 1, 3 waited for it"));
@@ -159,12 +158,12 @@ TEST_CASE("a fault before a gather that is only begun strikes there; others wait
 TEST_CASE("of several ranks with a fault one is named, and the others are told of") {
   const std::vector<Rank> ranks = {Rank{1}, Rank{2}};
   const std::string place = std::string("about to enter ") + kCollectives[1];
-  const Outcome stalled = fail(plan_with(Kind::Stall, ranks, 1), 1);
+  const Outcome stalled = fail(plan_with("stall", ranks, 1), 1);
   CHECK_THAT(stalled.message, Contains("has been " + place + " for "));
   CHECK_THAT(stalled.message + stalled.help,
              (Contains("rank 1 has been") && Contains("rank 2 was " + place)) ||
                  (Contains("rank 2 has been") && Contains("rank 1 was " + place)));
-  const Outcome killed = fail(plan_with(Kind::Kill, ranks, 1), 60);
+  const Outcome killed = fail(plan_with("kill", ranks, 1), 60);
   CHECK_THAT(killed.message, Contains("killed by SIGKILL while " + place));
   CHECK_THAT(killed.help, Contains("\"kill\" of ranks 1, 2 before"));
 }
@@ -191,7 +190,7 @@ TEST_CASE("a rank killed while others still connect is the cause, not whom it le
 
 TEST_CASE("a seq outside the plan is refused before any rank starts") {
   try {
-    (void)make_gloo_executor()->run(plan_with(Kind::Kill, {Rank{0}}, 6), {});
+    (void)make_gloo_executor()->run(plan_with("kill", {Rank{0}}, 6), {});
     FAIL("no error");
   } catch (const Error& error) {
     CHECK(error.kind() == ErrorKind::InvalidScenario);
@@ -200,7 +199,7 @@ TEST_CASE("a seq outside the plan is refused before any rank starts") {
 }
 
 TEST_CASE("backends without processes refuse faults and name the one that has them") {
-  const VerifiedPlan plan = plan_with(Kind::Throw, {Rank{0}}, 0);
+  const VerifiedPlan plan = plan_with("throw", {Rank{0}}, 0);
   const auto refusal = [&](Executor&& executor) {
     try {
       (void)executor.run(plan, {});

@@ -23,9 +23,9 @@ VerifiedPlan plan_with(std::vector<FaultSpec> faults) {
   return verify_plan(build_plan(std::move(scenario)));
 }
 
-FaultSpec fault(FaultSpec::Kind kind, std::int64_t rank, std::int64_t seq) {
+FaultSpec fault(const std::string& name, std::int64_t rank, std::int64_t seq) {
   FaultSpec spec;
-  spec.kind = kind;
+  spec.name = name;
   spec.ranks = {Rank{rank}};
   spec.seq = seq;
   spec.pointer = "/faults/0";
@@ -43,9 +43,8 @@ std::size_t num_mappings() {
 
 /// One run that passes, one in which a rank is killed, one in which a rank throws, in turn.
 void run_in_turn(int count) {
-  const std::vector<VerifiedPlan> plans = {plan_with({}),
-                                           plan_with({fault(FaultSpec::Kind::Kill, 1, 2)}),
-                                           plan_with({fault(FaultSpec::Kind::Throw, 3, 4)})};
+  const std::vector<VerifiedPlan> plans = {plan_with({}), plan_with({fault("kill", 1, 2)}),
+                                           plan_with({fault("throw", 3, 4)})};
   int num_failed = 0;
   for (int i = 0; i < count; ++i) {
     try {

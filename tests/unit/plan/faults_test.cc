@@ -1,4 +1,4 @@
-#include "plan/faults.h"
+#include "plan/faults/process_faults.h"
 
 #include <string>
 #include <vector>
@@ -29,6 +29,7 @@ Plan plan_with(std::vector<FaultSpec> faults, std::int64_t num_ranks = 4) {
 
 FaultSpec fault(std::optional<std::int64_t> step, std::optional<std::int64_t> seq) {
   FaultSpec spec;
+  spec.name = "kill";
   spec.step = step;
   spec.seq = seq;
   return spec;
@@ -62,10 +63,10 @@ TEST_CASE("faults strike before the collective that step and seq name") {
 
 TEST_CASE("ranks and kinds are those of the scenario") {
   FaultSpec spec = fault({}, {});
-  spec.kind = FaultSpec::Kind::Stall;
+  spec.name = "stall";
   const std::vector<PlacedFault> placed = place_faults(plan_with({spec}));
   REQUIRE(placed.size() == 1);
-  CHECK(placed[0].kind == FaultSpec::Kind::Stall);
+  CHECK(placed[0].name == "stall");
   CHECK(placed[0].ranks == std::vector<Rank>{Rank{0}});
   CHECK(place_faults(plan_with({})).empty());
 }

@@ -4,22 +4,20 @@
 namespace hpsim {
 namespace {
 
-using Kind = FaultSpec::Kind;
-
 TEST_CASE("faults have ranks in order, and no step or seq unless given") {
   const Scenario scenario = parsed(minimal_with(
       R"("training": {"steps": 3}, "faults": [{"fault": "kill", "ranks": [3, 1]},)"
       R"({"fault": "throw", "ranks": [0], "step": 2}, {"fault": "stall", "ranks": [2], "seq": 7}])"));
   REQUIRE(scenario.faults.size() == 3);
   const FaultSpec& kill = scenario.faults[0];
-  CHECK(kill.kind == Kind::Kill);
+  CHECK(kill.name == "kill");
   CHECK(kill.ranks == std::vector<Rank>{{1}, {3}});
   CHECK_FALSE(kill.step);
   CHECK_FALSE(kill.seq);
   CHECK(kill.pointer == "/faults/0");
-  CHECK(scenario.faults[1].kind == Kind::Throw);
+  CHECK(scenario.faults[1].name == "throw");
   CHECK(scenario.faults[1].step == 2);
-  CHECK(scenario.faults[2].kind == Kind::Stall);
+  CHECK(scenario.faults[2].name == "stall");
   CHECK(scenario.faults[2].seq == 7);
   CHECK(scenario.faults[2].pointer == "/faults/2");
   CHECK(parsed(minimal_with(R"("faults": [])")).faults.empty());

@@ -1,4 +1,4 @@
-#include "plan/faults.h"
+#include "plan/faults/process_faults.h"
 
 #include <fmt/format.h>
 
@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "scenario/fault_catalog.h"
 
 namespace hpsim {
 namespace {
@@ -79,7 +80,10 @@ std::int64_t place_of(const FaultSpec& fault, const Places& places) {
 }  // namespace
 
 std::vector<PlacedFault> place_faults(const Plan& plan) {
-  const std::vector<FaultSpec>& faults = plan.scenario.faults;
+  std::vector<FaultSpec> faults = plan.scenario.faults;
+  std::erase_if(faults, [](const FaultSpec& fault) {
+    return fault_kind(fault.name).stage != FaultStage::Process;
+  });
   if (faults.empty()) return {};
   const Places places = places_of(plan);
   std::vector<Diagnostic> refused;
@@ -88,7 +92,7 @@ std::vector<PlacedFault> place_faults(const Plan& plan) {
     if (auto refusal = refusal_of(fault, plan, places)) {
       refused.push_back(*std::move(refusal));
     } else {
-      placed.push_back({fault.kind, fault.ranks, place_of(fault, places)});
+      placed.push_back({fault.name, fault.ranks, place_of(fault, places)});
     }
   }
   if (!refused.empty()) throw Error(ErrorKind::InvalidScenario, std::move(refused));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "base/ids.h"
@@ -8,15 +9,15 @@
 
 namespace hpsim {
 
-/// A fault of the scenario and its place in the plan.
+/// A fault of the stage Process and its place in the plan.
 struct PlacedFault {
-  FaultSpec::Kind kind = FaultSpec::Kind::Kill;
+  std::string name;  ///< kill, throw or stall
   std::vector<Rank> ranks;
   std::int64_t plan_step = 0;  ///< they do it before this step
 };
 
-/// Where the faults of the plan's scenario strike. With 3 collectives per optimizer step, 0..5 in
-/// two steps:
+/// Where the faults of the stage Process in the plan's scenario strike. With 3 collectives per
+/// optimizer step, 0..5 in two steps:
 ///
 ///   {}                      before collective 0
 ///   {"step": 1}             before collective 3, the first of optimizer step 1

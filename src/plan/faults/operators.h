@@ -1,0 +1,21 @@
+#pragma once
+
+#include <span>
+
+#include "plan/faults/plan_faults.h"
+
+namespace hpsim {
+
+struct NamedPlanFault {
+  std::string_view name;
+  PlanFault apply = nullptr;
+};
+
+// What find_plan_fault looks through.
+
+/// Of stage Plan.
+[[nodiscard]] std::span<const NamedPlanFault> planning_operators();
+/// Of stage Run: what ranks carry out instead of the plan.
+[[nodiscard]] std::span<const NamedPlanFault> executed_operators();
+
+}  // namespace hpsim
