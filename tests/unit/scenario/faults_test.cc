@@ -32,7 +32,7 @@ TEST_CASE("all mistakes of all faults are told at once") {
         "rank 4 at position 0 is outside 0..3\n"
         "rank 2 is listed twice\n"
         "optimizer step 2 is outside 0..1\n"
-        "\"kill\" befalls ranks, and takes no \"params\"\n"
+        "fault \"kill\" takes no \"params\"\n"
         "expected an object, found 3\n"
         "4 of 4 ranks stall: none is left that would wait for them until the timeout\n"
         "key \"fault\" is missing\n"
