@@ -58,12 +58,34 @@ struct ExplainArguments {
   bool full = false;
 };
 
+/// What follows `hpsim faults`, as typed.
+struct FaultsArguments {
+  std::optional<std::string> name;
+  std::string format = "text";
+  std::string color = "auto";
+};
+
+/// What follows `hpsim mutate`, as typed.
+struct MutateArguments {
+  std::vector<std::string> paths;
+  std::vector<std::string> faults;  ///< names; empty: all
+  std::string backend = "local";
+  std::string format = "text";
+  std::string color = "auto";
+  double timeout_s = 30;
+  bool quiet = false;
+  bool update = false;                ///< write the golden
+  std::optional<std::string> golden;  ///< file to compare with
+};
+
 // One function per subcommand. The value is the exit code.
 // \throws Error for what the user can mend, Error (Environment) if results cannot be written
 [[nodiscard]] int run_command(const RunArguments& arguments);
 [[nodiscard]] int golden_command(GoldenAction action, const GoldenArguments& arguments);
 [[nodiscard]] int plan_command(const PlanArguments& arguments);
 [[nodiscard]] int explain_command(const ExplainArguments& arguments);
+[[nodiscard]] int faults_command(const FaultsArguments& arguments);
+[[nodiscard]] int mutate_command(const MutateArguments& arguments);
 [[nodiscard]] int list_command(std::vector<std::string> paths);
 [[nodiscard]] int schema_command();
 [[nodiscard]] int exit_codes_command();

@@ -242,11 +242,46 @@ void add_list(CLI::App& app, Action& action) {
   command->callback([paths, &action] { action = [paths] { return list_command(*paths); }; });
 }
 
+void add_faults(CLI::App& app, Action& action) {
+  auto arguments = std::make_shared<FaultsArguments>();
+  CLI::App* command = app.add_subcommand(
+      "faults", "List the faults that a scenario can plant, and what finds them");
+  command->add_option("name", arguments->name, "all about this one")->type_name("NAME");
+  add_output_options(*command, "text or json", *arguments);
+  command->callback(
+      [arguments, &action] { action = [arguments] { return faults_command(*arguments); }; });
+}
+
+void add_mutate(CLI::App& app, Action& action) {
+  auto arguments = std::make_shared<MutateArguments>();
+  CLI::App* command = app.add_subcommand(
+      "mutate", "Plant every fault in scenarios: fail where its own check does not find it");
+  command->add_option("paths", arguments->paths, "scenario files, or directories of them")
+      ->required()
+      ->type_name("PATH");
+  command->add_option("--fault", arguments->faults, "only these")->type_name("NAME");
+  command->add_option("--backend", arguments->backend, "symbolic (faults of plans), local or gloo")
+      ->capture_default_str()
+      ->type_name("NAME");
+  add_output_options(*command, "text or json", *arguments);
+  command->add_option("--timeout", arguments->timeout_s, "longest wait of a rank for another")
+      ->capture_default_str()
+      ->type_name("SECONDS");
+  command->add_option("--golden", arguments->golden, "compare the matrix with this file (exit 4)")
+      ->type_name("FILE");
+  command->add_flag("--update", arguments->update, "write that file anew; not where CI is set");
+  command->add_flag("--quiet", arguments->quiet, "no progress");
+  command->callback(
+      [arguments, &action] { action = [arguments] { return mutate_command(*arguments); }; });
+}
+
 void add_commands(CLI::App& app, Action& action) {
   add_run(app, action);
   add_golden(app, action);
   add_plan(app, action);
   add_explain(app, action);
+  add_faults(app, action);
+  add_mutate(app, action);
   add_list(app, action);
   app.add_subcommand("schema", "Print the JSON Schema of scenario files")->callback([&action] {
     action = schema_command;

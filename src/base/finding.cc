@@ -102,6 +102,13 @@ std::string_view name_of(FindingCode code) {
   return {};
 }
 
+std::optional<FindingCode> find_code(std::string_view printed) {
+  for (int code = 0; code <= static_cast<int>(FindingCode::Expect); ++code) {
+    if (name_of(static_cast<FindingCode>(code)) == printed) return static_cast<FindingCode>(code);
+  }
+  return std::nullopt;
+}
+
 bool warns_of_numbers(std::string_view code) {
   return code == name_of(FindingCode::LocalMean);
 }

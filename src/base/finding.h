@@ -65,6 +65,9 @@ enum class FindingCode {
 
 [[nodiscard]] std::string_view name_of(FindingCode code);
 
+/// The code that is printed so, or nothing.
+[[nodiscard]] std::optional<FindingCode> find_code(std::string_view printed);
+
 /// Whether the warning of this printed code is about numbers of a run: the symbolic backend, which
 /// computes none, never gives it.
 [[nodiscard]] bool warns_of_numbers(std::string_view code);
