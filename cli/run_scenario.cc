@@ -13,6 +13,7 @@
 #include "plan/build_plan.h"
 #include "plan/faults/plan_faults.h"
 #include "plan/verify_plan.h"
+#include "report/planted_faults.h"
 #include "scenario/locate.h"
 #include "verify/compare_runs.h"
 
@@ -137,6 +138,7 @@ void add_meta(Report& report) {
 
 Report run_scenario(const Scenario& scenario, const RunSettings& settings, ProgressLine& progress) {
   Report report = report_on(scenario, settings, progress);
+  judge_planted_faults(report);
   add_meta(report);
   return report;
 }
