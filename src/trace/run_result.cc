@@ -87,8 +87,10 @@ ResultLayout::ResultLayout(const Plan& plan, std::vector<Rank> recording, Record
         plan.scenario.model.modules[static_cast<std::size_t>(module)].num_experts);
   for (const Step& step : plan.steps)
     max_collectives_ += step.collective ? 1 : 0;
-  // Ranks with planted faults may carry out more than is planned.
-  if (!plan.scenario.faults.empty()) max_collectives_ = 2 * max_collectives_ + 1;
+  // Ranks with planted faults may carry out more than is planned: all of it twice, and reductions
+  // in every micro-batch.
+  if (!plan.scenario.faults.empty())
+    max_collectives_ = (2 + plan.scenario.training.micro_batches) * max_collectives_ + 1;
   for (const PlannedParameter& parameter : plan.parameters) {
     const auto num_dims = static_cast<std::int64_t>(parameter.shape.size());
     held_offset_.push_back(held_bytes_);

@@ -1,3 +1,4 @@
+#include "exec/describe_step.h"
 #include "exec/gloo/gloo_executor.h"
 
 #include <algorithm>

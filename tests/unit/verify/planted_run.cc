@@ -11,6 +11,7 @@
 #include "plan/rank_layout.h"
 #include "plan/verify_plan.h"
 #include "trace/plan_ledger.h"
+#include "trace/planned_collectives.h"
 #include "verify/compare_runs.h"
 
 namespace hpsim::test {
@@ -96,7 +97,12 @@ void fill_execution(const Plan& plan, Rank rank, RunResult& run) {
     run.executed(rank)[record.num_collectives++] = {
         step, in, out,
         collective_tag(plan, step, plan.mesh().index_along(others, coordinate), in, out),
-        plan.steps[i].is_async ? overlaps.at(step).completed_in : step};
+        plan.steps[i].is_async ? overlaps.at(step).completed_in : step,
+        spec.op,
+        spec.dtype,
+        spec.takes_max,
+        dims_mask(spec.dims),
+        spec.consecutive};
   }
   const PlannedMemory memory = planned_memory(plan, coordinate);
   record.init = memory.init;
