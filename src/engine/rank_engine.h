@@ -38,7 +38,8 @@ struct CollectiveCall {
   /// counts_out[i] of rank j; they outlive the collective.
   std::span<const std::int64_t> counts_in = {};
   std::span<const std::int64_t> counts_out = {};
-  bool takes_max = false;  ///< all_reduce only: the largest of what members send, not the sum
+  bool takes_max = false;  ///< reductions only: the largest of what members send, not the sum
+  DType sent_as = DType::Float32;  ///< that the numbers are sent as: `dtype`, or an emulated one
 };
 
 /// One rank's interpreter of the plan: local tensors, modules, optimizer, ledger. It never

@@ -87,8 +87,10 @@ ResultLayout::ResultLayout(const Plan& plan, std::vector<Rank> recording, Record
         plan.scenario.model.modules[static_cast<std::size_t>(module)].num_experts);
   for (const Step& step : plan.steps)
     max_collectives_ += step.collective ? 1 : 0;
-  // Ranks with planted faults may carry out more than is planned.
-  if (!plan.scenario.faults.empty()) max_collectives_ = 2 * max_collectives_ + 1;
+  // Ranks with planted faults may carry out more than is planned: all of it twice, and reductions
+  // in every micro-batch.
+  if (!plan.scenario.faults.empty())
+    max_collectives_ = (2 + plan.scenario.training.micro_batches) * max_collectives_ + 1;
   for (const PlannedParameter& parameter : plan.parameters) {
     const auto num_dims = static_cast<std::int64_t>(parameter.shape.size());
     held_offset_.push_back(held_bytes_);
@@ -340,7 +342,9 @@ bool has_equal_collectives(const RunResult& a, const RunResult& b, Rank rank) {
                     [](const ExecutedCollective& x, const ExecutedCollective& y) {
                       return x.plan_step == y.plan_step && x.elems_in == y.elems_in &&
                              x.elems_out == y.elems_out && x.tag == y.tag &&
-                             x.completed_in == y.completed_in;
+                             x.completed_in == y.completed_in && x.op == y.op &&
+                             x.dtype == y.dtype && x.takes_max == y.takes_max && x.dims == y.dims &&
+                             x.consecutive == y.consecutive;
                     });
 }
 
