@@ -99,7 +99,7 @@ class RankEngineOf : public RankEngine {
 
   [[nodiscard]] RankMemory<T>& memory() { return memory_; }
   [[nodiscard]] EngineParts<T> parts() {
-    return {plan_, rank_, result_, memory_, *model_, norm_on_wire_};
+    return {plan_, rank_, result_, memory_, *model_, norm_on_wire_, states_, num_updates_};
   }
 
   std::optional<CollectiveCall> begin(std::int64_t plan_step) override {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "engine/local_model.h"
 #include "engine/rank_memory.h"
@@ -84,6 +85,8 @@ struct EngineParts {
   RankMemory<T>& memory;
   LocalModel<T>& model;
   double& norm_on_wire;  ///< sum of |g|^p, or largest |g|, that clipping sends and reads
+  std::vector<std::vector<Buffer<T>>>& states;  ///< of the optimizer: [state tensor][parameter]
+  std::vector<std::int64_t>& num_updates;       ///< per parameter
 };
 
 template <class T>
