@@ -2,6 +2,7 @@
 
 #include "verify/evidence.h"
 #include "verify/execution.h"
+#include "verify/identical_data.h"
 #include "verify/invariants.h"
 #include "verify/ledger.h"
 #include "verify/parity.h"
@@ -27,6 +28,7 @@ Verdict compare_runs(const VerifiedPlan& plan, const RunResult& run,
   }
   if (run.has_numbers()) {
     check_losses(evidence, verdict);
+    warn_of_identical_data(evidence, verdict);
     check_gradients(evidence, verdict);
     check_parameters(evidence, verdict);
     check_optimizer_state(evidence, verdict);

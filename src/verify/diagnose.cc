@@ -15,8 +15,17 @@
 namespace hpsim {
 namespace {
 
+bool has_float16(const Scenario& scenario) {
+  const MixedPrecision& policy = scenario.fully_shard.mp_policy;
+  const std::vector<DType>& own = scenario.numerics.parameter_dtypes;
+  return scenario.numerics.dtype == DType::Float16 || policy.param_dtype == DType::Float16 ||
+         policy.reduce_dtype == DType::Float16 || policy.output_dtype == DType::Float16 ||
+         std::find(own.begin(), own.end(), DType::Float16) != own.end();
+}
+
 std::vector<NamedNumber> name_all(const Scenario& scenario, std::int64_t shards,
-                                  std::int64_t replicas, std::int64_t partials) {
+                                  std::int64_t replicas, std::int64_t partials,
+                                  std::int64_t numel) {
   std::vector<NamedNumber> numbers;
   std::vector<NamedNumber> inverses;
   const auto add = [&](const std::string& name, double value) {
@@ -41,16 +50,23 @@ std::vector<NamedNumber> name_all(const Scenario& scenario, std::int64_t shards,
   add("M", static_cast<double>(scenario.training.micro_batches));
   add("F", gradient_divisor(scenario));
   add("k", scenario.fully_shard.gradient_scaling_factor);
+  // What is not among these already.
+  const auto add_new = [&](const std::string& name, double value) {
+    const bool is_known = std::any_of(numbers.begin(), numbers.end(), [&](const auto& number) {
+      return number.value == value || number.value == 1 / value;
+    });
+    if (!is_known) add(name, value);
+  };
+  const double divisor = gradient_divisor(scenario);
+  add_new("F/k", divisor / scenario.fully_shard.gradient_scaling_factor);
+  if (scenario.roles.ep_dim) {
+    const auto ep = static_cast<double>(scenario.mesh.size(*scenario.roles.ep_dim));
+    add_new("D/ep", static_cast<double>(scenario.num_data_ranks()) / ep);
+  }
+  if (has_float16(scenario)) add_new("F before the sum", 1 / predivision(DType::Float16, divisor));
+  add_new("numel", static_cast<double>(numel));
   numbers.insert(numbers.end(), inverses.begin(), inverses.end());
   return numbers;
-}
-
-bool has_float16(const Scenario& scenario) {
-  const MixedPrecision& policy = scenario.fully_shard.mp_policy;
-  const std::vector<DType>& own = scenario.numerics.parameter_dtypes;
-  return scenario.numerics.dtype == DType::Float16 || policy.param_dtype == DType::Float16 ||
-         policy.reduce_dtype == DType::Float16 || policy.output_dtype == DType::Float16 ||
-         std::find(own.begin(), own.end(), DType::Float16) != own.end();
 }
 
 /// Failures that are told as one finding.
@@ -150,11 +166,11 @@ std::vector<std::string> explain_group(const Plan& plan, const FailureGroup& gro
 std::vector<NamedNumber> named_numbers(const Scenario& scenario,
                                        const PlannedParameter& parameter) {
   return name_all(scenario, parameter.shard_size(), parameter.dp_size(),
-                  parameter.partial_group.size);
+                  parameter.partial_group.size, num_elems(parameter.shape));
 }
 
 std::vector<NamedNumber> named_numbers(const Scenario& scenario) {
-  return name_all(scenario, 1, 1, 1);
+  return name_all(scenario, 1, 1, 1, 1);
 }
 
 std::vector<NamedNumber> named_norm_numbers(const Plan& plan) {

@@ -25,6 +25,10 @@ struct NamedNumber {
 ///   D      data ranks                 S*R    both, if neither is 1
 ///   S      shards of the parameter    F, k   gradient divisor and scaling factor
 ///   P      ranks of its partial group    tp, ep    ranks along these mesh dims
+///   M      micro-batches              numel     elements of the parameter
+///
+/// and, where that is none of them yet, F/k, D/ep, and what float16 gradients are divided by before
+/// they are summed.
 ///
 ///   4 ranks, fsdp, avg    W=4 D=4 S=4 F=4 1/W=1/4 1/D=1/4 1/S=1/4 1/F=1/4
 [[nodiscard]] std::vector<NamedNumber> named_numbers(const Scenario& scenario,

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 #include <set>
 #include <type_traits>
+#include <utility>
 
 #include "engine/add.h"
 #include "engine/faults/exchange_tools.h"

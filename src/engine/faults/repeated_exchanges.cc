@@ -1,5 +1,7 @@
 // Collectives that ranks carry out twice.
 
+#include <utility>
+
 #include "engine/add.h"
 #include "engine/faults/exchange_tools.h"
 
