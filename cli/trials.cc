@@ -17,10 +17,6 @@
 namespace hpsim {
 namespace {
 
-void add_once(std::vector<Catch>& catches, const Catch& found) {
-  if (std::find(catches.begin(), catches.end(), found) == catches.end()) catches.push_back(found);
-}
-
 std::vector<Catch> errors_of(const std::vector<Finding>& findings) {
   std::vector<Catch> catches;
   for (const Finding& finding : findings) {

@@ -22,7 +22,7 @@ class TrialBench {
   TrialBench(Scenario scenario, Backend backend, double timeout_s);
 
   /// The trials of these faults, and what is found without any. A fault after which every rank
-  /// recorded the same bits as without had no place: it made no difference.
+  /// recorded the same as without had no place: it made no difference.
   [[nodiscard]] ScenarioTrials run(const std::vector<const FaultKind*>& faults);
 
  private:

@@ -24,8 +24,8 @@ ExecutedCollective executed_call(const Plan& plan, const CollectiveCall& call,
       .dims = dims_mask(spec.dims),
       .consecutive = spec.consecutive};
   if (call.op != spec.op || call.sent_as != spec.dtype || call.takes_max != spec.takes_max) {
-    executed.tag ^= fnv1a64(
-        fmt::format("{} {} {}", name_of(call.op), name_of(call.sent_as), call.takes_max));
+    executed.tag ^=
+        fnv1a64(fmt::format("{} {} {}", name_of(call.op), name_of(call.sent_as), call.takes_max));
   }
   return executed;
 }

@@ -74,8 +74,8 @@ class LocalRanks {
   }
   [[nodiscard]] State& state(Rank rank) { return states_[static_cast<std::size_t>(rank.value)]; }
   [[nodiscard]] const Step& step_of(Rank rank) const {
-    return plan_.steps[static_cast<std::size_t>(
-        states_[static_cast<std::size_t>(rank.value)].plan_step)];
+    return plan_
+        .steps[static_cast<std::size_t>(states_[static_cast<std::size_t>(rank.value)].plan_step)];
   }
   [[nodiscard]] const Groups& groups_over(const CollectiveSpec& spec);
   bool advance(Rank rank);

@@ -42,7 +42,8 @@ MeshDims dims_of_mask(std::uint64_t mask) {
 
 std::optional<FindingCode> difference_from_plan(const Plan& plan, std::int64_t plan_step, Rank rank,
                                                 const ExecutedCollective& entered) {
-  const CollectiveSpec& spec = plan.steps.at(static_cast<std::size_t>(plan_step)).collective.value();
+  const CollectiveSpec& spec =
+      plan.steps.at(static_cast<std::size_t>(plan_step)).collective.value();
   if (entered.plan_step != plan_step || entered.op != spec.op ||
       entered.takes_max != spec.takes_max)
     return FindingCode::CommOrder;

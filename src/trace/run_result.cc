@@ -327,11 +327,12 @@ Routing run_routing(const Plan& plan, const RunResult& run) {
 
 namespace {
 
-bool has_equal_bits(const TensorView& a, const TensorView& b) {
-  return a.elems == b.elems && a.dtype == b.dtype &&
-         (a.elems == 0 ||
-          std::memcmp(a.data, b.data, static_cast<std::size_t>(a.elems * size_bytes(a.dtype))) ==
-              0);
+bool has_equal_values(const TensorView& a, const TensorView& b) {
+  if (a.elems != b.elems) return false;
+  for (std::int64_t i = 0; i < a.elems; ++i) {
+    if (a.at(i) != b.at(i)) return false;
+  }
+  return true;
 }
 
 bool has_equal_collectives(const RunResult& a, const RunResult& b, Rank rank) {
@@ -362,11 +363,11 @@ bool has_equal_step(const Plan& plan, const RunResult& a, const RunResult& b, Ra
     return false;
   const int num_states = plan.scenario.training.optimizer.num_state_tensors();
   for (int p = 0; p < static_cast<int>(plan.parameters.size()); ++p) {
-    if (!has_equal_bits(a.parameter(rank, step + 1, p), b.parameter(rank, step + 1, p)) ||
-        !has_equal_bits(a.gradient(rank, step, p), b.gradient(rank, step, p)))
+    if (!has_equal_values(a.parameter(rank, step + 1, p), b.parameter(rank, step + 1, p)) ||
+        !has_equal_values(a.gradient(rank, step, p), b.gradient(rank, step, p)))
       return false;
     for (int s = 0; s < num_states; ++s) {
-      if (!has_equal_bits(a.state(rank, step, s, p), b.state(rank, step, s, p))) return false;
+      if (!has_equal_values(a.state(rank, step, s, p), b.state(rank, step, s, p))) return false;
     }
   }
   return true;
@@ -379,7 +380,7 @@ bool recorded_alike(const Plan& plan, const RunResult& a, const RunResult& b) {
     const Rank rank{r};
     if (!has_equal_collectives(a, b, rank) || !has_equal_records(a, b, rank)) return false;
     for (int p = 0; p < static_cast<int>(plan.parameters.size()); ++p) {
-      if (!has_equal_bits(a.parameter(rank, 0, p), b.parameter(rank, 0, p))) return false;
+      if (!has_equal_values(a.parameter(rank, 0, p), b.parameter(rank, 0, p))) return false;
     }
     for (std::int64_t step = 0; step < plan.scenario.training.steps; ++step) {
       if (!has_equal_step(plan, a, b, rank, step)) return false;

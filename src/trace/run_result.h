@@ -212,8 +212,8 @@ class RunResult {
 /// Where the run routed; balanced where it has no numbers. \pre both outlive what is returned
 [[nodiscard]] Routing run_routing(const Plan& plan, const RunResult& run);
 
-/// Whether every rank recorded the same in both: bits of tensors, losses, norms, collectives,
-/// memory. \pre both are of the plan, and record alike
+/// Whether every rank recorded the same in both: values of tensors (-0 is 0), losses, norms,
+/// collectives, memory. \pre both are of the plan, and record alike
 [[nodiscard]] bool recorded_alike(const Plan& plan, const RunResult& a, const RunResult& b);
 
 /// What the run held after `time` optimizer steps (0: initial; its state tensors are zero), put

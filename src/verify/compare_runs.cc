@@ -11,11 +11,11 @@
 
 namespace hpsim {
 
-Verdict compare_runs(const VerifiedPlan& plan, const RunResult& run,
-                     const ReferenceRun& reference) {
+Verdict compare_runs(const VerifiedPlan& plan, const RunResult& run, const ReferenceRun& reference,
+                     const CauseSources& sources) {
   Verdict verdict;
   RankTable ranks(plan->mesh());
-  const Evidence evidence{*plan, run, reference, ranks, plan.checks().warnings};
+  const Evidence evidence{*plan, run, reference, ranks, plan.checks().warnings, sources};
   for (const CheckResult& result : plan.checks().results) {
     CheckRecorder recorder(result);
     if (result.id == CheckId::PlanAgreement && run.has_numbers()) {

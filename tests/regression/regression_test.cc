@@ -46,7 +46,8 @@ Outcome run(const ScratchDirectory& scratch, const Json& scenario, const std::st
 /// somewhere, all else equal.
 bool has_part(const Json& value, const Json& part) {
   if (part.is_object()) {
-    return value.is_object() && std::all_of(part.items().begin(), part.items().end(), [&](auto& item) {
+    return value.is_object() &&
+           std::all_of(part.items().begin(), part.items().end(), [&](auto& item) {
              return value.contains(item.key()) && has_part(value.at(item.key()), item.value());
            });
   }

@@ -206,10 +206,11 @@ std::string Judge::where_it_left(Rank root) const {
   if (status.difference_entered < 0)
     return fmt::format("; it left out {}", describe_(status.difference_planned));
   if (status.difference_planned < 0)
-    return fmt::format("; it entered {} where the plan has none", describe_(status.difference_entered));
+    return fmt::format("; it entered {} where the plan has none",
+                       describe_(status.difference_entered));
   if (status.difference_planned != status.difference_entered) {
-    return fmt::format("; it entered {} where the plan has {}", describe_(status.difference_entered),
-                       describe_(status.difference_planned));
+    return fmt::format("; it entered {} where the plan has {}",
+                       describe_(status.difference_entered), describe_(status.difference_planned));
   }
   return fmt::format("; it entered {} otherwise than the plan has it: {}",
                      describe_(status.difference_entered),
@@ -287,11 +288,10 @@ Judgement Judge::different_tags(bool patience_over) const {
     sort_camps(camps);
     const Rank root = camps.back().front();
     const Rank other = camps.front().front();
-    judgement.failure =
-        make_failure(root, code_of(root, members.at(root), members.at(other)),
-                     fmt::format("{}, but {} as collective {} of the same group",
-                                 entered(root, members.at(root)),
-                                 entered(other, members.at(other)), place.second));
+    judgement.failure = make_failure(root, code_of(root, members.at(root), members.at(other)),
+                                     fmt::format("{}, but {} as collective {} of the same group",
+                                                 entered(root, members.at(root)),
+                                                 entered(other, members.at(other)), place.second));
     break;
   }
   return judgement;
@@ -391,9 +391,9 @@ std::optional<Failure> Judge::lost() const {
       first([](const RankView& rank) { return rank.status.state == RankState::Failed; });
   if (!loser) return std::nullopt;
   const Rank root = end_of_chain(*loser);
-  return make_failure(root, code_of_waiting(root),
-                      fmt::format("{}; rank {} reports: {}", what_happened(root), loser->value,
-                                  view(*loser).text));
+  return make_failure(
+      root, code_of_waiting(root),
+      fmt::format("{}; rank {} reports: {}", what_happened(root), loser->value, view(*loser).text));
 }
 
 bool Judge::all_wait_since(double seconds) const {
@@ -417,10 +417,10 @@ std::optional<Failure> Judge::stuck() const {
   const Rank root = cause_of_waiting(*waiter);
   const std::vector<Rank> waiting = waiting_for(root);
   const Rank other = waiting.empty() ? *waiter : waiting.front();
-  return make_failure(root, code_of_waiting(root),
-                      fmt::format("rank {} never entered {}: it was {}{}", root.value,
-                                  describe_(view(other).status.plan_step), doing(view(root)),
-                                  where_it_left(root)));
+  return make_failure(
+      root, code_of_waiting(root),
+      fmt::format("rank {} never entered {}: it was {}{}", root.value,
+                  describe_(view(other).status.plan_step), doing(view(root)), where_it_left(root)));
 }
 
 }  // namespace

@@ -19,7 +19,8 @@ namespace hpsim {
 /// and recording what was carried out. The faults of the scenario befall the rank on the way.
 class PlanRunner {
  public:
-  /// `verified`: the plan that all ranks should carry out; null: `plan`, the one that this rank does.
+  /// `verified`: the plan that all ranks should carry out; null: `plan`, the one that this rank
+  /// does.
   PlanRunner(const Plan& plan, RankEngine& engine, RankSession& session, RunResult& result,
              const Plan* verified = nullptr);
 

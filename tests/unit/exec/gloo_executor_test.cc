@@ -1,5 +1,5 @@
-#include "exec/describe_step.h"
 #include "exec/gloo/gloo_executor.h"
+#include "exec/describe_step.h"
 
 #include <algorithm>
 #include <atomic>

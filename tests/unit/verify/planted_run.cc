@@ -95,7 +95,9 @@ void fill_execution(const Plan& plan, Rank rank, RunResult& run) {
     const std::int64_t in = spec.elems_in.at(plan.mesh(), coordinate);
     const std::int64_t out = spec.elems_out.at(plan.mesh(), coordinate);
     run.executed(rank)[record.num_collectives++] = {
-        step, in, out,
+        step,
+        in,
+        out,
         collective_tag(plan, step, plan.mesh().index_along(others, coordinate), in, out),
         plan.steps[i].is_async ? overlaps.at(step).completed_in : step,
         spec.op,
