@@ -3,9 +3,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <limits>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -47,18 +48,20 @@ void require_ranks(Backend backend, std::int64_t num_ranks) {
 
 void require_faults(Backend backend, const Scenario& scenario) {
   if (backend == Backend::Gloo) return;
-  const auto found = std::find_if(
-      scenario.faults.begin(), scenario.faults.end(),
-      [](const FaultSpec& fault) { return fault_kind(fault.name).stage == FaultStage::Process; });
-  if (found == scenario.faults.end()) return;
-  const FaultSpec& first = *found;
-  throw Error(ErrorKind::Usage,
-              {Diagnostic{.file = scenario.file,
-                          .pointer = first.pointer,
-                          .message = fmt::format("fault \"{}\" needs a process per rank, which "
-                                                 "backend {} does not have",
-                                                 first.name, name_of(backend)),
-                          .help = "use --backend gloo, or leave \"faults\" out"}});
+  std::vector<Diagnostic> refused;
+  for (const FaultSpec& fault : scenario.faults) {
+    const FaultStage stage = fault_kind(fault.name).stage;
+    const bool is_of_runs = stage == FaultStage::Run && backend == Backend::Symbolic;
+    if (stage != FaultStage::Process && !is_of_runs) continue;
+    refused.push_back({.file = scenario.file,
+                       .pointer = fault.pointer,
+                       .message = fmt::format(
+                           "fault \"{}\" needs {}, which backend {} does not have", fault.name,
+                           is_of_runs ? "ranks that run" : "a process per rank", name_of(backend)),
+                       .help = is_of_runs ? "use --backend local or gloo, or leave \"faults\" out"
+                                          : "use --backend gloo, or leave \"faults\" out"});
+  }
+  if (!refused.empty()) throw Error(ErrorKind::Usage, std::move(refused));
 }
 
 void require_rank_kinds(const Plan& plan) {

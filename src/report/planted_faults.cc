@@ -88,6 +88,7 @@ void judge_planted_faults(Report& report) {
   const bool is_failure = has_failed_ranks(report);
   if (report.outcome == Outcome::Error && !is_failure) return;
   const std::vector<Catch> found = caught_in(report);
+  if (is_failure && found.empty()) return;
   const std::vector<FaultSpec> faults = report.scenario->faults;
   if (!is_failure) expect_check(report).compared += static_cast<std::int64_t>(faults.size());
   for (const FaultSpec& fault : faults) {

@@ -21,6 +21,7 @@ namespace hpsim {
 ///   own: padding P       nothing                        FAULT_MISSED, exit 1
 ///   kill                 ranks died, exit 6             nothing, exit 6
 ///   own: padding P       ranks disagree, exit 6         FAULT_MISSED as a diagnostic, exit 6
+///   any                  exit 6, without a code         nothing
 ///   any                  exit 2, 3, 7 or 70             nothing: there was no run to judge
 void judge_planted_faults(Report& report);
 

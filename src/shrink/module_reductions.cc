@@ -25,8 +25,7 @@ void each_module(const Json& modules, const Pointer& at, const F& f) {
     if (!module.contains("module")) continue;
     const Json& inner = module["module"];
     f(at / i / "module", inner);
-    if (inner.contains("modules"))
-      each_module(inner["modules"], at / i / "module" / "modules", f);
+    if (inner.contains("modules")) each_module(inner["modules"], at / i / "module" / "modules", f);
   }
 }
 
@@ -86,25 +85,22 @@ void add_simpler(const Json& module, const Pointer& at, std::vector<Reduction>& 
   const std::string type = type_of(module);
   const bool is_element = at.parent_pointer().back() != "module" && at.back() != "module";
   if ((type == "residual" || type == "sequential" || type == "repeat") && is_element) {
-    reductions.push_back(model_reduction(fmt::format("{}: what is in it", at.to_string()),
-                                         [at](Json& scenario) {
-                                           unwrap(scenario[at.parent_pointer()],
-                                                  std::stoul(at.back()));
-                                         }));
+    reductions.push_back(model_reduction(
+        fmt::format("{}: what is in it", at.to_string()),
+        [at](Json& scenario) { unwrap(scenario[at.parent_pointer()], std::stoul(at.back())); }));
   }
   if (type == "repeat" && module.contains("count") && module["count"].is_number_integer()) {
     const auto count = module["count"].get<std::int64_t>();
     for (const std::int64_t fewer : smaller_numbers(count, 1)) {
-      reductions.push_back(model_reduction(
-          fmt::format("{}/count: {} -> {}", at.to_string(), count, fewer),
-          [at, fewer](Json& scenario) { scenario[at / "count"] = fewer; }));
+      reductions.push_back(
+          model_reduction(fmt::format("{}/count: {} -> {}", at.to_string(), count, fewer),
+                          [at, fewer](Json& scenario) { scenario[at / "count"] = fewer; }));
     }
   }
   if ((type == "attention" || type == "mlp" || type == "moe") && module.contains("dim")) {
     reductions.push_back(
-        model_reduction(fmt::format("{}: a linear", at.to_string()), [at](Json& scenario) {
-          scenario[at] = linear_in_place_of(scenario[at]);
-        }));
+        model_reduction(fmt::format("{}: a linear", at.to_string()),
+                        [at](Json& scenario) { scenario[at] = linear_in_place_of(scenario[at]); }));
   }
 }
 
@@ -119,9 +115,8 @@ std::vector<Reduction> module_reductions(const Json& scenario) {
   each_module(scenario["model"], model, [&](const Pointer& at, const Json& module) {
     if (module.contains("modules")) add_parts(module["modules"], at / "modules", reductions);
   });
-  each_module(scenario["model"], model, [&](const Pointer& at, const Json& module) {
-    add_simpler(module, at, reductions);
-  });
+  each_module(scenario["model"], model,
+              [&](const Pointer& at, const Json& module) { add_simpler(module, at, reductions); });
   return reductions;
 }
 

@@ -43,18 +43,17 @@ std::vector<Reduction> parameter_reductions(const Json& scenario) {
   std::vector<Reduction> reductions;
   if (!scenario.contains("parameters") || !scenario["parameters"].is_object()) return reductions;
   for (const auto& [begin, end] : parts_of(scenario["parameters"].size())) {
-    reductions.push_back(
-        {fmt::format("parameters {} to {} left out", begin, end - 1),
-         [begin = begin, end = end](Json& smaller) {
-           Json& parameters = smaller["parameters"];
-           std::vector<std::string> names;
-           for (const auto& [name, shape] : parameters.items())
-             names.push_back(name);
-           names = {names.begin() + static_cast<std::ptrdiff_t>(begin),
-                    names.begin() + static_cast<std::ptrdiff_t>(end)};
-           for (const std::string& name : names)
-             parameters.erase(name);
-         }});
+    reductions.push_back({fmt::format("parameters {} to {} left out", begin, end - 1),
+                          [begin = begin, end = end](Json& smaller) {
+                            Json& parameters = smaller["parameters"];
+                            std::vector<std::string> names;
+                            for (const auto& [name, shape] : parameters.items())
+                              names.push_back(name);
+                            names = {names.begin() + static_cast<std::ptrdiff_t>(begin),
+                                     names.begin() + static_cast<std::ptrdiff_t>(end)};
+                            for (const std::string& name : names)
+                              parameters.erase(name);
+                          }});
   }
   return reductions;
 }
@@ -78,11 +77,11 @@ std::vector<Reduction> section_reductions(const Json& scenario) {
 
 const std::vector<ReductionKind>& reduction_kinds() {
   static const std::vector<ReductionKind> kKinds = {
-      {"texts", text_reductions},           {"expect", expect_reductions},
-      {"mesh", mesh_reductions},            {"passes", pass_reductions},
-      {"modules", module_reductions},       {"parameters", parameter_reductions},
-      {"features", feature_reductions},     {"sections", section_reductions},
-      {"keys", key_reductions},             {"elements", element_reductions},
+      {"texts", text_reductions},       {"expect", expect_reductions},
+      {"mesh", mesh_reductions},        {"passes", pass_reductions},
+      {"modules", module_reductions},   {"parameters", parameter_reductions},
+      {"features", feature_reductions}, {"sections", section_reductions},
+      {"keys", key_reductions},         {"elements", element_reductions},
       {"numbers", number_reductions}};
   return kKinds;
 }
@@ -120,11 +119,11 @@ std::vector<Reduction> mesh_reductions(const Json& scenario) {
   for (std::size_t dim = 0; dim < shape.size(); ++dim) {
     const auto size = shape[dim].get<std::int64_t>();
     for (const std::int64_t fewer : smaller_numbers(size, 1)) {
-      reductions.push_back({fmt::format("/mesh/shape/{}: {} -> {}", dim, size, fewer),
-                            [dim, fewer](Json& smaller) {
-                              smaller["mesh"]["shape"][dim] = fewer;
-                              smaller["mesh"].erase("ranks");
-                            }});
+      reductions.push_back(
+          {fmt::format("/mesh/shape/{}: {} -> {}", dim, size, fewer), [dim, fewer](Json& smaller) {
+             smaller["mesh"]["shape"][dim] = fewer;
+             smaller["mesh"].erase("ranks");
+           }});
     }
   }
   return reductions;
@@ -134,10 +133,11 @@ std::vector<Reduction> feature_reductions(const Json& scenario) {
   std::vector<Reduction> reductions;
   for (const std::int64_t size : feature_sizes(scenario)) {
     for (const std::int64_t fewer : smaller_numbers(size, 1)) {
-      reductions.push_back({fmt::format("{} features: {}", size, fewer), [size, fewer](Json& smaller) {
-                              replace_feature_size(smaller, size, fewer);
-                              fit_features(smaller);
-                            }});
+      reductions.push_back(
+          {fmt::format("{} features: {}", size, fewer), [size, fewer](Json& smaller) {
+             replace_feature_size(smaller, size, fewer);
+             fit_features(smaller);
+           }});
     }
   }
   return reductions;

@@ -11,9 +11,8 @@ using Json = nlohmann::ordered_json;
 
 /// Those below are fine, but for the shape and names of the mesh.
 bool is_indispensable(const std::string& pointer) {
-  static const char* const kKept[] = {"",           "/hpsim",           "/mesh",
-                                      "/mesh/shape", "/mesh/mesh_dim_names", "/model",
-                                      "/parameters"};
+  static const char* const kKept[] = {
+      "", "/hpsim", "/mesh", "/mesh/shape", "/mesh/mesh_dim_names", "/model", "/parameters"};
   return std::find(std::begin(kKept), std::end(kKept), pointer) != std::end(kKept) ||
          pointer.rfind("/mesh/shape/", 0) == 0 || pointer.rfind("/mesh/mesh_dim_names/", 0) == 0;
 }

@@ -54,7 +54,7 @@ Symptom symptom_of(const Finding& finding, const Report& report) {
 }
 
 Symptom symptom_of(const Diagnostic& diagnostic, const Report& report) {
-  if (diagnostic.code.empty())
+  if (report.exit_code != exit_code_of(ErrorKind::RankFailure))
     return {.exit_code = report.exit_code,
             .check = {},
             .code = {},
@@ -74,13 +74,12 @@ void add_once(std::vector<Symptom>& symptoms, Symptom symptom) {
 
 /// Whether it is what one of the own checks of a planted fault finds.
 bool is_own(const Symptom& symptom, const Scenario& scenario) {
-  return std::any_of(
-      scenario.faults.begin(), scenario.faults.end(), [&](const FaultSpec& fault) {
-        const std::vector<Catch>& own = fault_kind(fault.name).caught_by;
-        return std::any_of(own.begin(), own.end(), [&](const Catch& each) {
-          return name_of(each.check) == symptom.check && name_of(each.code) == symptom.code;
-        });
-      });
+  return std::any_of(scenario.faults.begin(), scenario.faults.end(), [&](const FaultSpec& fault) {
+    const std::vector<Catch>& own = fault_kind(fault.name).caught_by;
+    return std::any_of(own.begin(), own.end(), [&](const Catch& each) {
+      return name_of(each.check) == symptom.check && name_of(each.code) == symptom.code;
+    });
+  });
 }
 
 }  // namespace

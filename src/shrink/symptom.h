@@ -12,7 +12,7 @@ namespace hpsim {
 struct Symptom {
   int exit_code = 1;
   std::string check;    ///< "gradient-parity"; of ranks that failed "plan-agreement"
-  std::string code;     ///< "GRAD_SCALE", "HANG"; empty: a failure that has none
+  std::string code;     ///< "GRAD_SCALE", "HANG"; empty: a failure that says none
   std::string subject;  ///< the planted fault that was missed, or what `expect` says and what is
   std::vector<std::string> explanations;  ///< best first; numbers and quoted names as "#"
   bool operator==(const Symptom&) const = default;

@@ -87,13 +87,13 @@ std::vector<Reduction> element_reductions(const Json& scenario) {
     if (!value.is_array() || is_below(at, "/mesh") || is_below(at, "/expect")) return;
     if (at.back() == "modules" || at.to_string() == "/model") return;
     for (const auto& [begin, end] : parts_of(value.size())) {
-      reductions.push_back({fmt::format("{}: elements {} to {} left out", at.to_string(), begin,
-                                        end - 1),
-                            [at, begin = begin, end = end](Json& smaller) {
-                              Json& list = smaller[at];
-                              list.erase(list.begin() + static_cast<std::ptrdiff_t>(begin),
-                                         list.begin() + static_cast<std::ptrdiff_t>(end));
-                            }});
+      reductions.push_back(
+          {fmt::format("{}: elements {} to {} left out", at.to_string(), begin, end - 1),
+           [at, begin = begin, end = end](Json& smaller) {
+             Json& list = smaller[at];
+             list.erase(list.begin() + static_cast<std::ptrdiff_t>(begin),
+                        list.begin() + static_cast<std::ptrdiff_t>(end));
+           }});
     }
   });
   return reductions;
