@@ -61,6 +61,10 @@ class RankMemory {
   [[nodiscard]] RowBlocks<T> whole(int parameter);
   /// Where backward writes its gradient; no blocks where it has none. \pre begin_gradients
   [[nodiscard]] RowBlocks<T> whole_gradient(int parameter);
+  /// Where gradients of its uses add up. \pre a backward of the pass left one there
+  [[nodiscard]] RowBlocks<T> accumulated_gradient(int parameter) {
+    return gradient_place(parameter);
+  }
 
   struct Ends {
     const T* input = nullptr;

@@ -241,9 +241,11 @@ Json finding_json(const Finding& finding) {
 }
 
 Json diagnostic_json(const Diagnostic& diagnostic) {
-  return {{"file", diagnostic.file},       {"line", diagnostic.line},
-          {"column", diagnostic.column},   {"pointer", diagnostic.pointer},
-          {"message", diagnostic.message}, {"help", diagnostic.help}};
+  Json json = {{"file", diagnostic.file},       {"line", diagnostic.line},
+               {"column", diagnostic.column},   {"pointer", diagnostic.pointer},
+               {"message", diagnostic.message}, {"help", diagnostic.help}};
+  if (!diagnostic.code.empty()) json["code"] = diagnostic.code;
+  return json;
 }
 
 }  // namespace hpsim
