@@ -35,6 +35,9 @@ struct Symptom {
 /// explanation, if there is one, among its own.
 [[nodiscard]] bool shows(const Report& report, const Symptom& symptom);
 
+/// Whether an error is VACUOUS_BOUND: being inside that bound would say nothing.
+[[nodiscard]] bool has_vacuous_bound(const Report& report);
+
 /// "gradient-parity GRAD_SCALE"; "exit 70" where it has neither check nor code.
 [[nodiscard]] std::string to_string(const Symptom& symptom);
 

@@ -56,6 +56,45 @@ TEST_CASE("a fault that there is not is answered with one that there is") {
   CHECK(hpsim({"mutate", "scenarios/fsdp", "--fault", "kill"}).exit_code == 2);
 }
 
+TEST_CASE("a run with a fault never passes: a fault that is missed is a finding") {
+  const ScratchDirectory scratch;
+  const auto run = [&](const std::string& fault, const std::string& backend) {
+    return hpsim({"run",
+                  scratch.write("faulty.json",
+                                R"({"hpsim": 1, "mesh": {"shape": [4], "mesh_dim_names": ["fsdp"]},
+                                    "parameters": {"weight": [7, 8]}, "faults": [{"fault": ")" +
+                                    fault + "\"}]}"),
+                  "--backend", backend, "--format", "json"});
+  };
+  // A plan is judged on every backend, what ranks do only where ranks run.
+  for (const char* backend : {"symbolic", "local", "gloo"}) {
+    const ProgramResult result = run("plan_scale_twice", backend);
+    CAPTURE(backend, result.out, result.err);
+    CHECK(result.exit_code == 1);
+    CHECK_THAT(result.out, !Contains("FAULT_MISSED"));
+  }
+  for (const char* backend : {"local", "gloo"}) {
+    const ProgramResult result = run("update_twice", backend);
+    CAPTURE(backend, result.out, result.err);
+    CHECK(result.exit_code == 1);
+    CHECK_THAT(result.out, !Contains("FAULT_MISSED"));
+  }
+  // The plan is refused, so that no rank updates anything twice.
+  const ProgramResult missed = run(R"(plan_scale_twice"}, {"fault": "update_twice)", "local");
+  CHECK(missed.exit_code == 1);
+  const Json findings = Json::parse(missed.out).at("findings");
+  CHECK(findings.back().at("code") == "FAULT_MISSED");
+  CHECK(findings.back().at("check") == "expect");
+  CHECK_THAT(findings.back().at("message").get<std::string>(),
+             Contains("planted fault \"update_twice\" must be found as parameter-parity "
+                      "PARAM_VALUE; found: sync-set "));
+
+  const ProgramResult symbolic = run("update_twice", "symbolic");
+  CHECK(symbolic.exit_code == 2);
+  CHECK_THAT(symbolic.err, Contains("fault \"update_twice\" needs ranks that run, which backend "
+                                    "symbolic does not have"));
+}
+
 TEST_CASE("a scenario that reports without a fault fails the matrix") {
   const ScratchDirectory scratch;
   // Uneven rows in PyTorch's words, which cannot express them: that is a warning, no error. A mean

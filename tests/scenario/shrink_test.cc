@@ -68,6 +68,27 @@ TEST_CASE("a killed rank of a large transformer: two ranks at most, and one smal
   CHECK(again.exit_code == 6);
 }
 
+TEST_CASE("planted faults of a large transformer: two ranks, and one small module") {
+  const ScratchDirectory scratch;
+  for (const char* fault :
+       {"plan_scale_missing", "update_twice", "padding_not_zeroed", "rows_exchanged"}) {
+    scratch.write("large.json",
+                  transformer_with(R"({"faults": [{"fault": ")" + std::string(fault) + "\"}]}"));
+    const ProgramResult result = shrink(scratch, "large.json");
+    CAPTURE(fault, result.out, result.err);
+    CHECK(result.exit_code == 0);
+    CHECK_THAT(result.out, Contains("nothing more can be left out"));
+    CHECK_THAT(result.out, Contains("8 ranks -> "));
+    const Json small = Json::parse(read(scratch.path() + "/counterexample.json"));
+    CHECK(small.at("mesh").at("shape").size() == 1);
+    CHECK(small.at("mesh").at("shape").at(0) <= 2);
+    CHECK(small.at("model").size() == 1);
+    CHECK(run_program(
+              {HPSIM_PROGRAM, "run", scratch.path() + "/counterexample.json", "--backend", "local"})
+              .exit_code == 1);
+  }
+}
+
 TEST_CASE("a failed expectation stays as it is; what it does not need goes") {
   const ScratchDirectory scratch;
   scratch.write(

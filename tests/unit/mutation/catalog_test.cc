@@ -54,8 +54,8 @@ TEST_CASE("every fault says what it breaks, and which of its own checks must fin
     CHECK((fault.needs.empty() || fault.needs.back() != '.'));
     CHECK(are_reports(fault.reports));
     CHECK_FALSE(fault.caught_by.empty());
-    std::vector<Catch> once;
-    for (const Catch& each : fault.caught_by) {
+    std::vector<CaughtAs> once;
+    for (const CaughtAs& each : fault.caught_by) {
       add_once(once, each);
       CHECK(each.code != FindingCode::FaultMissed);
     }

@@ -6,9 +6,9 @@ namespace hpsim {
 
 // Own checks: kill plan-agreement RANK_DIED, stall plan-agreement HANG.
 
-inline constexpr Catch kDied{CheckId::PlanAgreement, FindingCode::RankDied};
-inline constexpr Catch kHang{CheckId::PlanAgreement, FindingCode::Hang};
-inline constexpr Catch kValue{CheckId::GradientParity, FindingCode::GradValue};
+inline constexpr CaughtAs kDied{CheckId::PlanAgreement, FindingCode::RankDied};
+inline constexpr CaughtAs kHang{CheckId::PlanAgreement, FindingCode::Hang};
+inline constexpr CaughtAs kValue{CheckId::GradientParity, FindingCode::GradValue};
 
 /// kill: 2 places, both found by its own check. stall: 3 places, of which one is found by its own
 /// check, one by another, and one survives.

@@ -73,6 +73,18 @@ TEST_CASE("a module is replaced by what is in it") {
         Json::parse(R"({"type": "linear", "in_features": 8, "out_features": 8, "bias": false})"));
 }
 
+TEST_CASE("a repeat of two is written out, and the only child of a repeat's module unwrapped") {
+  const Json scenario = Json::parse(R"({"model": [{"type": "repeat", "count": 2, "module":
+      {"type": "sequential", "modules": [{"type": "rms_norm", "dim": 1}]}}]})");
+  CHECK(reduced("modules", scenario, "/model/0: written out")["model"] ==
+        Json::parse(
+            R"([{"type": "sequential", "modules": [{"type": "rms_norm", "dim": 1}]},
+          {"type": "sequential", "modules": [{"type": "rms_norm", "dim": 1}]}])"));
+  CHECK(reduced("modules", scenario, "/model/0/module: what is in it")["model"] ==
+        Json::parse(R"([{"type": "repeat", "count": 2,
+                         "module": {"type": "rms_norm", "dim": 1}}])"));
+}
+
 TEST_CASE("without its embedding, a model takes features beside positions") {
   const Json got = reduced("modules", Json::parse(kScenario), "/model: modules 0 to 0 left out");
   CHECK(got["model"].size() == 2);

@@ -50,6 +50,15 @@ TEST_CASE("another check, code or exit code is another failure") {
   CHECK_FALSE(shows(error_report(), symptom));
 }
 
+TEST_CASE("a bound that says nothing is told from one that was passed") {
+  Finding vacuous = ratio({});
+  CHECK_FALSE(has_vacuous_bound(report_with(vacuous)));
+  vacuous.code = FindingCode::VacuousBound;
+  CHECK(has_vacuous_bound(report_with(vacuous)));
+  vacuous.severity = Severity::Warning;
+  CHECK_FALSE(has_vacuous_bound(report_with(vacuous)));
+}
+
 TEST_CASE("warnings are no symptoms") {
   Finding warning = ratio({});
   warning.severity = Severity::Warning;
