@@ -78,6 +78,17 @@ struct MutateArguments {
   std::optional<std::string> golden;  ///< file to compare with
 };
 
+/// What follows `hpsim shrink`, as typed.
+struct ShrinkArguments {
+  std::string path;
+  std::string output = "counterexample.json";
+  std::string backend = "auto";
+  std::string color = "auto";
+  double time_s = 60;
+  double timeout_s = 5;  ///< of every run
+  bool quiet = false;
+};
+
 // One function per subcommand. The value is the exit code.
 // \throws Error for what the user can mend, Error (Environment) if results cannot be written
 [[nodiscard]] int run_command(const RunArguments& arguments);
@@ -86,6 +97,7 @@ struct MutateArguments {
 [[nodiscard]] int explain_command(const ExplainArguments& arguments);
 [[nodiscard]] int faults_command(const FaultsArguments& arguments);
 [[nodiscard]] int mutate_command(const MutateArguments& arguments);
+[[nodiscard]] int shrink_command(const ShrinkArguments& arguments);
 [[nodiscard]] int list_command(std::vector<std::string> paths);
 [[nodiscard]] int schema_command();
 [[nodiscard]] int exit_codes_command();

@@ -275,6 +275,26 @@ void add_mutate(CLI::App& app, Action& action) {
       [arguments, &action] { action = [arguments] { return mutate_command(*arguments); }; });
 }
 
+void add_shrink(CLI::App& app, Action& action) {
+  auto arguments = std::make_shared<ShrinkArguments>();
+  CLI::App* command = app.add_subcommand(
+      "shrink", "Make a scenario that fails as small as it can be while it fails alike");
+  const auto add_option = [&](const char* flag, auto& value, const char* unit, const char* help) {
+    command->add_option(flag, value, help)->capture_default_str()->type_name(unit);
+  };
+  command->add_option("path", arguments->path, "a scenario file")->required()->type_name("FILE");
+  add_option("--output", arguments->output, "FILE", "where the small scenario goes");
+  add_option("--backend", arguments->backend, "NAME",
+             "auto (local; gloo for faults of processes; above 1,024 ranks symbolic), symbolic, "
+             "local or gloo");
+  add_option("--time", arguments->time_s, "SECONDS", "stop looking for a smaller one after these");
+  add_option("--timeout", arguments->timeout_s, "SECONDS", "longest wait of a rank for another");
+  add_option("--color", arguments->color, "WHEN", "auto, always or never");
+  command->add_flag("--quiet", arguments->quiet, "no progress");
+  command->callback(
+      [arguments, &action] { action = [arguments] { return shrink_command(*arguments); }; });
+}
+
 void add_commands(CLI::App& app, Action& action) {
   add_run(app, action);
   add_golden(app, action);
@@ -282,6 +302,7 @@ void add_commands(CLI::App& app, Action& action) {
   add_explain(app, action);
   add_faults(app, action);
   add_mutate(app, action);
+  add_shrink(app, action);
   add_list(app, action);
   app.add_subcommand("schema", "Print the JSON Schema of scenario files")->callback([&action] {
     action = schema_command;

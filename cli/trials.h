@@ -21,19 +21,21 @@ class TrialBench {
 
   TrialBench(Scenario scenario, Backend backend, double timeout_s);
 
-  /// The trials of these faults, and what is found without any.
+  /// The trials of these faults, and what is found without any. A fault after which every rank
+  /// recorded the same as without had no place: it made no difference.
   [[nodiscard]] ScenarioTrials run(const std::vector<const FaultKind*>& faults);
 
  private:
   struct Found {
     std::vector<Catch> catches;
     std::string failure;
+    bool is_as_clean = false;  ///< every rank recorded what it records without faults
   };
 
   [[nodiscard]] bool runs() const;
   [[nodiscard]] bool has_place_for(const FaultKind& kind, const FaultSpec& fault) const;
   [[nodiscard]] Found judge(const std::vector<FaultSpec>& faults);
-  [[nodiscard]] std::vector<Catch> judge_plan(const std::vector<FaultSpec>& faults);
+  [[nodiscard]] Found judge_plan(const std::vector<FaultSpec>& faults);
   [[nodiscard]] const ReferenceRun& reference_for(const Plan& plan, const RunResult& run);
 
   Plan plan_;  ///< without faults
@@ -42,6 +44,7 @@ class TrialBench {
   std::vector<TrainingState> states_;  ///< for which `reference_` was made
   std::optional<ReferenceRun> reference_;
   ReferenceRun other_reference_;
+  std::optional<RunResult> clean_;
 };
 
 }  // namespace hpsim

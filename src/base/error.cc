@@ -48,9 +48,9 @@ std::string to_string(const Diagnostic& diagnostic) {
   const auto prefix = [](const std::string& part) {
     return part.empty() ? part : fmt::format("{}: ", without_controls(part, false));
   };
-  return fmt::format("{}{}{}: {}{}", prefix(place), prefix(diagnostic.pointer),
+  return fmt::format("{}{}{}: {}{}{}", prefix(place), prefix(diagnostic.pointer),
                      diagnostic.severity == Severity::Error ? "error" : "warning",
-                     without_controls(diagnostic.message, true),
+                     prefix(diagnostic.code), without_controls(diagnostic.message, true),
                      diagnostic.help.empty()
                          ? diagnostic.help
                          : fmt::format("\n  help: {}", without_controls(diagnostic.help, true)));

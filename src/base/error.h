@@ -34,7 +34,7 @@ struct Diagnostic {
   bool operator==(const Diagnostic&) const = default;
 };
 
-/// `file:line:column: pointer: error: message`, and a second line `  help: ...` if there is help.
+/// `file:line:column: pointer: error: CODE: message`, and a second line `  help: ...` if any.
 /// Parts that are empty or 0 are left out. No newline at the end. Control characters are written as
 /// \u001b, except the ends of lines in message and help.
 [[nodiscard]] std::string to_string(const Diagnostic& diagnostic);

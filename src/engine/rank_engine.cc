@@ -99,7 +99,7 @@ class RankEngineOf : public RankEngine {
 
   [[nodiscard]] RankMemory<T>& memory() { return memory_; }
   [[nodiscard]] EngineParts<T> parts() {
-    return {plan_, rank_, result_, memory_, *model_, norm_on_wire_};
+    return {plan_, rank_, result_, memory_, *model_, norm_on_wire_, states_, num_updates_};
   }
 
   std::optional<CollectiveCall> begin(std::int64_t plan_step) override {
@@ -264,7 +264,9 @@ class RankEngineOf : public RankEngine {
             .input = input,
             .output = output,
             .elems_in = elems_of(spec.elems_in),
-            .elems_out = elems_of(spec.elems_out)};
+            .elems_out = elems_of(spec.elems_out),
+            .takes_max = spec.takes_max,
+            .sent_as = spec.dtype};
   }
 
   [[nodiscard]] CollectiveCall norm_call(std::int64_t plan_step) {
@@ -276,7 +278,8 @@ class RankEngineOf : public RankEngine {
             .output = &norm_on_wire_,
             .elems_in = 1,
             .elems_out = 1,
-            .takes_max = spec.takes_max};
+            .takes_max = spec.takes_max,
+            .sent_as = spec.dtype};
   }
 
   [[nodiscard]] CollectiveCall token_call(std::int64_t plan_step, const TokenEnds& ends) {
@@ -291,7 +294,8 @@ class RankEngineOf : public RankEngine {
             .elems_in = ends.elems_in,
             .elems_out = ends.elems_out,
             .counts_in = ends.counts_in,
-            .counts_out = ends.counts_out};
+            .counts_out = ends.counts_out,
+            .sent_as = spec.dtype};
   }
 
   /// Of an experts module. What is computed again is routed as before.

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "engine/local_model.h"
 #include "engine/rank_memory.h"
@@ -37,7 +38,8 @@ struct CollectiveCall {
   /// counts_out[i] of rank j; they outlive the collective.
   std::span<const std::int64_t> counts_in = {};
   std::span<const std::int64_t> counts_out = {};
-  bool takes_max = false;  ///< all_reduce only: the largest of what members send, not the sum
+  bool takes_max = false;  ///< reductions only: the largest of what members send, not the sum
+  DType sent_as = DType::Float32;  ///< that the numbers are sent as: `dtype`, or an emulated one
 };
 
 /// One rank's interpreter of the plan: local tensors, modules, optimizer, ledger. It never
@@ -83,6 +85,8 @@ struct EngineParts {
   RankMemory<T>& memory;
   LocalModel<T>& model;
   double& norm_on_wire;  ///< sum of |g|^p, or largest |g|, that clipping sends and reads
+  std::vector<std::vector<Buffer<T>>>& states;  ///< of the optimizer: [state tensor][parameter]
+  std::vector<std::int64_t>& num_updates;       ///< per parameter
 };
 
 template <class T>

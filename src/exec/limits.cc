@@ -46,19 +46,21 @@ void require_ranks(Backend backend, std::int64_t num_ranks) {
 }
 
 void require_faults(Backend backend, const Scenario& scenario) {
-  if (backend == Backend::Gloo) return;
-  const auto found = std::find_if(
-      scenario.faults.begin(), scenario.faults.end(),
-      [](const FaultSpec& fault) { return fault_kind(fault.name).stage == FaultStage::Process; });
-  if (found == scenario.faults.end()) return;
-  const FaultSpec& first = *found;
-  throw Error(ErrorKind::Usage,
-              {Diagnostic{.file = scenario.file,
-                          .pointer = first.pointer,
-                          .message = fmt::format("fault \"{}\" needs a process per rank, which "
-                                                 "backend {} does not have",
-                                                 first.name, name_of(backend)),
-                          .help = "use --backend gloo, or leave \"faults\" out"}});
+  for (const FaultSpec& fault : scenario.faults) {
+    const FaultStage stage = fault_kind(fault.name).stage;
+    const bool lacks_processes = stage == FaultStage::Process && backend != Backend::Gloo;
+    const bool lacks_ranks = stage == FaultStage::Run && backend == Backend::Symbolic;
+    if (!lacks_processes && !lacks_ranks) continue;
+    throw Error(
+        ErrorKind::Usage,
+        {Diagnostic{.file = scenario.file,
+                    .pointer = fault.pointer,
+                    .message = fmt::format(
+                        "fault \"{}\" needs {}, which backend {} does not have", fault.name,
+                        lacks_processes ? "a process per rank" : "ranks that train", name_of(backend)),
+                    .help = fmt::format("use --backend {}, or leave \"faults\" out",
+                                        lacks_processes ? "gloo" : "local or gloo")}});
+  }
 }
 
 void require_rank_kinds(const Plan& plan) {

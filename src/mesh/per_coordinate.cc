@@ -59,6 +59,12 @@ PerCoordinate PerCoordinate::plus(const Mesh& mesh, const PerCoordinate& other) 
 
 std::string to_string(const Mesh& mesh, const PerCoordinate& number) {
   if (number.is_uniform()) return fmt::format("{}", number.values()[0]);
+  constexpr std::size_t kMostListed = 64;
+  if (number.values().size() > kMostListed) {
+    return fmt::format("({}: {} to {})", mesh.names(number.dims()),
+                       *std::min_element(number.values().begin(), number.values().end()),
+                       number.largest());
+  }
   return fmt::format("({}: {})", mesh.names(number.dims()), fmt::join(number.values(), ", "));
 }
 

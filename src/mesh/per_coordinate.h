@@ -43,7 +43,7 @@ class PerCoordinate {
   std::vector<std::int64_t> values_;
 };
 
-/// "16", or "(tp: 16, 8)" where it depends on tp.
+/// "16", or "(tp: 16, 8)" where it depends on tp; of more than 64 numbers "(tp: 8 to 16)".
 [[nodiscard]] std::string to_string(const Mesh& mesh, const PerCoordinate& number);
 
 }  // namespace hpsim

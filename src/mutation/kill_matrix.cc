@@ -1,7 +1,5 @@
 #include "mutation/kill_matrix.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "base/check.h"
@@ -25,14 +23,7 @@ std::string_view name_of(TrialOutcome outcome) {
 
 TrialOutcome judge_trial(const FaultKind& fault, const std::vector<Catch>& found) {
   if (found.empty()) return TrialOutcome::Survived;
-  const bool is_own = std::any_of(found.begin(), found.end(), [&](const Catch& each) {
-    return std::find(fault.caught_by.begin(), fault.caught_by.end(), each) != fault.caught_by.end();
-  });
-  return is_own ? TrialOutcome::Own : TrialOutcome::Other;
-}
-
-std::string to_string(const Catch& found) {
-  return fmt::format("{} {}", name_of(found.check), name_of(found.code));
+  return is_caught(fault, found) ? TrialOutcome::Own : TrialOutcome::Other;
 }
 
 KillMatrix::Counts KillMatrix::counts_of(std::size_t fault) const {

@@ -35,9 +35,6 @@ struct Trial {
 ///                                    nothing                        Survived
 [[nodiscard]] TrialOutcome judge_trial(const FaultKind& fault, const std::vector<Catch>& found);
 
-/// "gradient-parity GRAD_SCALE"
-[[nodiscard]] std::string to_string(const Catch& found);
-
 /// A scenario and what became of every fault in it.
 struct ScenarioTrials {
   std::string scenario;      ///< file, as typed

@@ -172,7 +172,12 @@ std::optional<ActivationReplay::Fault> ActivationReplay::redistribute(const Step
                              to_string(transition.before), to_string(transition.after))};
   }
   if (from.layout == transition.before) return std::nullopt;
-  return Fault{adds_terms ? FindingCode::DoubleReduced : FindingCode::CommOrder,
+  const bool leaves_terms =
+      std::any_of(from.layout.begin(), from.layout.end(), is_partial) &&
+      std::none_of(transition.before.begin(), transition.before.end(), is_partial);
+  return Fault{leaves_terms ? FindingCode::UnreducedPartial
+               : adds_terms ? FindingCode::DoubleReduced
+                            : FindingCode::CommOrder,
                fmt::format("{} of the {}: the plan says it is {}, it is {}", name_of(transition.op),
                            name, to_string(transition.before), to_string(from.layout))};
 }
@@ -372,6 +377,7 @@ std::optional<ActivationReplay::Fault> ActivationReplay::backward(int module) {
   if (!fault) fault = wrong_gradient_dtype(planned.output_gradient, planned.output, "its output");
   if (!fault) fault = incomplete(planned.output_gradient, module + 1);
   if (!fault) fault = gone_inputs(module);
+  if (outputs_[at_module].empty()) return Fault{FindingCode::CommOrder, "its forward has not come"};
   const Layout& output = outputs_[at_module];
   const State* const arrived = find(planned.output_gradient);
   const Layout gradient = arrived == nullptr ? gradient_placements(output) : arrived->layout;

@@ -9,14 +9,16 @@
 
 #include "plan/activation_part.h"
 #include "plan/activation_replay.h"
+#include "plan/bucket_collective.h"
 #include "plan/loss_collective.h"
+#include "plan/micro_batch_replay.h"
 #include "plan/plan_checks.h"
 #include "plan/prefetch_replay.h"
 #include "plan/recomputation_replay.h"
 #include "plan/row_members.h"
+#include "plan/spec_difference.h"
 #include "plan/token_replay.h"
 #include "scenario/gradients.h"
-#include "scenario/precision.h"
 
 namespace hpsim {
 namespace {
@@ -39,7 +41,8 @@ class Replay {
       : plan_(plan),
         parameters_of_module_(parameters_of_modules(plan.scenario)),
         row_members_(plan),
-        state_(plan.buckets.size()) {
+        state_(plan.buckets.size()),
+        micro_batches_(plan) {
     const auto& model = plan.scenario.model;
     for (const std::vector<int>& parameters : parameters_of_module_) {
       std::vector<int>& buckets = buckets_of_module_.emplace_back();
@@ -74,6 +77,8 @@ class Replay {
       if (begins_pass) begin_pass();
       if (prefetches_) check_pending(step, begins_pass);
       if (prefetch_) follow_prefetch(step);
+      if (const auto fault = micro_batches_.take(step))
+        require(false, FindingCode::CommCount, step, [&] { return *fault; });
       if (step.collective && step.bucket >= 0) check_collective(step);
       if (activations_) follow_activations(step);
       replay(step);
@@ -114,12 +119,32 @@ class Replay {
   template <class Message>
   void expect(bool holds, FindingCode code, const Step& step, const Message& message) {
     ++outcome_.compared;
+    require(holds, code, step, message);
+  }
+  /// The same of what is part of another fact.
+  template <class Message>
+  void require(bool holds, FindingCode code, const Step& step, const Message& message) {
     if (holds) return;
     outcome_.findings.push_back(
         {.code = code,
          .check = CheckId::PlanAgreement,
+         .param = param_of(step),
          .step = step.step,
          .message = fmt::format("{} of {}: {}", name_of(step.kind), subject(step), message())});
+  }
+
+  /// The first parameter that a step is about; empty if it is about none.
+  [[nodiscard]] std::string param_of(const Step& step) const {
+    const std::vector<int>* parameters = nullptr;
+    if (step.row >= 0) {
+      parameters = &plan_.gradient_row(step.row).parameters;
+    } else if (step.bucket >= 0) {
+      parameters = &plan_.bucket(step.bucket).parameters;
+    } else if (step.module >= 0) {
+      parameters = &parameters_of_module_.at(static_cast<std::size_t>(step.module));
+    }
+    if (parameters == nullptr || parameters->empty()) return {};
+    return plan_.parameter(parameters->front()).name;
   }
 
   [[nodiscard]] std::string subject(const Step& step) const {
@@ -132,74 +157,13 @@ class Replay {
     return fmt::format("unit \"{}\"", plan_.unit_name(bucket));
   }
 
-  /// Of what the collective carries; it is the same for all parameters of a bucket.
-  [[nodiscard]] DType wanted_dtype(const Step& step, int p) const {
-    if (step.kind == StepKind::Unshard) return compute_dtype(plan_.scenario, p);
-    if (step.kind == StepKind::AverageWeights) return parameter_dtype(plan_.scenario, p);
-    return reduce_dtype(plan_.scenario, p);
-  }
-
   void check_collective(const Step& step) {
-    const CollectiveSpec& spec = *step.collective;
-    const Bucket& bucket = plan_.buckets.at(static_cast<std::size_t>(step.bucket));
     const bool is_post_forward = state_.at(static_cast<std::size_t>(step.bucket)).is_post_forward;
-    const std::int64_t parts =
-        is_post_forward && step.kind == StepKind::Unshard ? bucket.post_forward_size : 0;
-    const std::int64_t size = parts > 0 ? parts : plan_.mesh().size(spec.dims);
-    expect(spec.consecutive == parts, FindingCode::CommGroup, step, [&] {
-      return fmt::format("runs of {} consecutive ranks, expected {} (0: all)", spec.consecutive,
-                         parts);
-    });
-    expect(spec.group_size == size && size > 1, FindingCode::CommGroup, step, [&] {
-      return fmt::format("groups of {} along {} ranks of the mesh, expected equal and above 1",
-                         spec.group_size, size);
-    });
-    const GradientRow* const gradients =
-        step.row < 0 ? nullptr : &plan_.gradient_rows.at(static_cast<std::size_t>(step.row));
-    const std::vector<int>& parameters =
-        gradients == nullptr ? bucket.parameters : gradients->parameters;
-    const auto other = std::find_if(parameters.begin(), parameters.end(),
-                                    [&](int p) { return wanted_dtype(step, p) != spec.dtype; });
-    expect(other == parameters.end(), FindingCode::CommDtype, step, [&] {
-      return fmt::format("{} on the wire, expected {} for \"{}\"", name_of(spec.dtype),
-                         name_of(wanted_dtype(step, *other)), plan_.parameter(*other).name);
-    });
-    const bool gathers = spec.op == CollectiveOp::AllGather;
-    const bool scatters = spec.op == CollectiveOp::ReduceScatter;
-    const PartialRange* const range =
-        step.partial < 0 || gradients == nullptr
-            ? nullptr
-            : &gradients->partials.at(static_cast<std::size_t>(step.partial));
-    const PerCoordinate whole_row = gradients == nullptr ? bucket.row_elems : gradients->row_elems;
-    const PerCoordinate row =
-        range == nullptr ? whole_row : partial_elems(plan_, *gradients, *range);
-    const PerCoordinate wanted_in = scatters    ? row.times(bucket.sharded_group.size)
-                                    : parts > 0 ? row.times(bucket.sharded_group.size / parts)
-                                                : row;
-    const PerCoordinate wanted_out = gathers ? bucket.gathered_elems() : row;
-    const Mesh& mesh = plan_.mesh();
-    expect(spec.elems_in == wanted_in && spec.elems_out == wanted_out, FindingCode::CommShape, step,
-           [&] {
-             return fmt::format("{} elements in and {} out, expected {} and {}",
-                                to_string(mesh, spec.elems_in), to_string(mesh, spec.elems_out),
-                                to_string(mesh, wanted_in), to_string(mesh, wanted_out));
-           });
-    for (const PerCoordinate& elems : {spec.elems_in, spec.elems_out}) {
-      const bool is_equal = std::none_of(spec.dims.begin(), spec.dims.end(),
-                                         [&](int dim) { return contains(elems.dims(), dim); });
-      expect(is_equal, FindingCode::CommShape, step, [&] {
-        return fmt::format("ranks of one group would send different sizes: {}",
-                           to_string(mesh, elems));
-      });
+    for (const SpecDifference& difference :
+         bucket_collective_differences(plan_, step, is_post_forward)) {
+      require(false, difference.code, step, [&] { return difference.message; });
     }
-    const MeshDims& wanted_dims = gathers || scatters ? bucket.sharded_group.dims
-                                  : range != nullptr  ? range->dims
-                                  : step.kind == StepKind::AverageWeights ? bucket.average_dims
-                                                                          : bucket.all_reduce_dims;
-    expect(spec.dims == wanted_dims, FindingCode::CommGroup, step, [&] {
-      return fmt::format("over ({}), expected over ({})", mesh.names(spec.dims),
-                         mesh.names(wanted_dims));
-    });
+    outcome_.compared += kFactsOfBucketCollective;
   }
 
   /// What is begun in forward, or in backward, of a pass is awaited there; only an all_gather is
@@ -238,10 +202,10 @@ class Replay {
     if (redistribution_collectives_.size() <= at) redistribution_collectives_.resize(at + 1);
     std::optional<std::optional<CollectiveSpec>>& wanted = redistribution_collectives_[at];
     if (!wanted) wanted = redistribution_collective(plan_, redistribution);
-    expect(step.collective == *wanted, FindingCode::CommShape, step, [&] {
-      return fmt::format("{} of the {}: its collective is not that of its layouts",
-                         name_of(redistribution.transition.op),
-                         activation_text(plan_, redistribution));
+    const auto difference = difference_of(plan_.mesh(), step.collective, *wanted);
+    expect(!difference, difference ? difference->code : FindingCode::CommShape, step, [&] {
+      return fmt::format("{} of the {}: {}", name_of(redistribution.transition.op),
+                         activation_text(plan_, redistribution), difference->message);
     });
   }
 
@@ -259,8 +223,9 @@ class Replay {
              [&] { return unlike_forward->message; });
     }
     if (step.kind != StepKind::Loss) return;
-    expect(step.collective == loss_collective(plan_), FindingCode::CommShape, step,
-           [] { return "its collective is not that of its layout"; });
+    const auto difference = difference_of(plan_.mesh(), step.collective, loss_collective(plan_));
+    expect(!difference, difference ? difference->code : FindingCode::CommShape, step,
+           [&] { return difference->message; });
   }
 
   void replay(const Step& step) {
@@ -379,6 +344,14 @@ class Replay {
   void reduce(const Step& step, BucketState& state) {
     constexpr auto kOrder = FindingCode::CommOrder;
     const Bucket& bucket = plan_.buckets[index_of(state)];
+    require(plan_.gradient_row(step.row).bucket == step.bucket, kOrder, step, [&] {
+      return fmt::format("it is about row {}, which is of bucket {}, not {}", step.row,
+                         plan_.gradient_row(step.row).bucket, step.bucket);
+    });
+    const bool sends = step.kind == StepKind::ReduceScatter || step.kind == StepKind::AllReduce;
+    require(step.collective.has_value() == sends, FindingCode::CommCount, step, [&] {
+      return fmt::format("{} collective, expected {}", sends ? "no" : "a", sends ? "one" : "none");
+    });
     expect(state.backward_left == 0, kOrder, step, [&] {
       return fmt::format("{} modules still have to add to its gradients", state.backward_left);
     });
@@ -416,8 +389,11 @@ class Replay {
            [&] { return fmt::format("a norm over {} ranks has one all_reduce", num_ranks); });
     if (!step.collective) return;
     const CollectiveSpec& spec = *step.collective;
-    expect(spec.op == CollectiveOp::AllReduce && plan_.mesh().size(spec.dims) == num_ranks &&
-               spec.group_size == num_ranks && spec.consecutive == 0,
+    require(spec.op == CollectiveOp::AllReduce, FindingCode::CommOrder, step, [&] {
+      return fmt::format("{}, expected {}", name_of(spec.op), name_of(CollectiveOp::AllReduce));
+    });
+    expect(plan_.mesh().size(spec.dims) == num_ranks && spec.group_size == num_ranks &&
+               spec.consecutive == 0,
            FindingCode::CommGroup, step, [&] {
              return fmt::format("over {} ranks, the norm is of {}", plan_.mesh().size(spec.dims),
                                 num_ranks);
@@ -450,6 +426,7 @@ class Replay {
   RowMembers row_members_;
   std::vector<BucketState> state_;
   bool is_clipped_ = false;  ///< of the optimizer step at hand
+  MicroBatchReplay micro_batches_;
   std::vector<std::vector<int>> buckets_of_module_;
   std::optional<ActivationReplay> activations_;
   std::optional<TokenReplay> tokens_;

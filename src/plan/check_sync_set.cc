@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -8,6 +9,7 @@
 #include "plan/activation_replay.h"
 #include "plan/outcome_recorder.h"
 #include "plan/row_members.h"
+#include "plan/scale_names.h"
 #include "scenario/gradients.h"
 
 namespace hpsim {
@@ -83,6 +85,7 @@ class SyncCheck {
   struct Gradient {
     Lots fresh;      ///< as backward left them, and what was done to them there
     Lots scattered;  ///< rows that wait for all-reduces
+    std::pair<std::int64_t, std::int64_t> scattered_in = {-1, -1};  ///< step and micro-batch
     Lots stored;
     Terms averaged;  ///< what averaging the weights does to all of them
   };
@@ -90,7 +93,11 @@ class SyncCheck {
   [[nodiscard]] Terms none() const {
     return {0, std::vector<int>(static_cast<std::size_t>(mesh_.num_dims()), 0), 1};
   }
-  [[nodiscard]] Gradient no_gradient() const { return {{}, {}, {}, none()}; }
+  [[nodiscard]] Gradient no_gradient() const {
+    Gradient gradient;
+    gradient.averaged = none();
+    return gradient;
+  }
   [[nodiscard]] Gradient& gradient(int p) { return gradients_.at(static_cast<std::size_t>(p)); }
   /// What later steps of a reduction work on.
   [[nodiscard]] Lots& lots_at(const Step& step, int p) {
@@ -98,8 +105,10 @@ class SyncCheck {
     return scatters ? gradient(p).scattered : gradient(p).fresh;
   }
 
+  /// The largest of terms is no sum of them.
   static void reduce(const CollectiveSpec& spec, Terms& terms) {
     terms.scale *= spec.prescale * spec.scale;
+    if (spec.takes_max) return;
     for (const int dim : spec.dims)
       ++terms.times.at(static_cast<std::size_t>(dim));
   }
@@ -144,8 +153,15 @@ class SyncCheck {
     }
   }
 
+  /// What is scattered once more in a pass, without anything that backward left since, is what was
+  /// reduced before.
   void scatter(const Step& step, int p) {
     Gradient& now = gradient(p);
+    const std::pair pass(step.step, step.micro_batch);
+    if (std::exchange(now.scattered_in, pass) == pass && now.fresh.empty()) {
+      for (Terms& terms : now.scattered)
+        reduce(*step.collective, terms);
+    }
     for (Terms& terms : now.fresh)
       reduce(*step.collective, terms);
     move(now.fresh, now.scattered);
@@ -225,6 +241,7 @@ class SyncCheck {
                                 parameter.name, is_partial ? "Partial" : "complete",
                                 mesh_.name(dim), averages_ ? "answered" : "reduced", times, step));
       recorder_.at_step(step);
+      recorder_.with_numbers(wanted, times);
     }
   }
 
@@ -235,11 +252,18 @@ class SyncCheck {
     // One rounding per factor; the factors themselves are a few.
     if (std::abs(terms.scale - wanted) <= 0x1p-50 * std::abs(wanted)) return;
     const std::string& name = plan_.parameters[p].name;
+    const double ratio = terms.scale / wanted;
+    std::vector<std::string> explains = scale_names(plan_, static_cast<int>(p), ratio);
     recorder_.add(FindingCode::GradScale, name,
                   fmt::format("gradient of \"{}\" is scaled by {:.17g} in step {}, k/F is "
-                              "{:.17g}",
-                              name, terms.scale, step, wanted));
+                              "{:.17g}{}",
+                              name, terms.scale, step, wanted,
+                              explains.empty() ? ""
+                                               : fmt::format(": {} times that, {}", ratio,
+                                                             fmt::join(explains, ", "))));
     recorder_.at_step(step);
+    recorder_.with_numbers(wanted, terms.scale);
+    recorder_.explained(ratio, std::move(explains));
   }
 
   const Plan& plan_;

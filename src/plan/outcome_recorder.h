@@ -21,6 +21,15 @@ class OutcomeRecorder {
     outcome_.findings.push_back(
         {.code = code, .check = outcome_.id, .param = param, .message = std::move(message)});
   }
+  /// The last finding has these numbers.
+  void with_numbers(double expected, double got) {
+    outcome_.findings.back().expected = expected;
+    outcome_.findings.back().got = got;
+  }
+  void explained(double ratio, std::vector<std::string> explains) {
+    outcome_.findings.back().ratio = ratio;
+    outcome_.findings.back().explains = std::move(explains);
+  }
   /// The last finding is about this optimizer step.
   void at_step(std::int64_t step) { outcome_.findings.back().step = step; }
   void warn(FindingCode code, const std::string& param, std::string message) {

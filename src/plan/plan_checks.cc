@@ -14,6 +14,7 @@
 #include "plan/outcome_recorder.h"
 #include "plan/parameter_replay.h"
 #include "plan/rank_layout.h"
+#include "plan/well_formed.h"
 
 namespace hpsim {
 namespace {
@@ -78,6 +79,25 @@ class CoverageCheck {
   OutcomeRecorder& recorder_;
 };
 
+/// "rep 0, fsdp 3"
+std::string coordinate_text(const Mesh& mesh, const Coordinate& coordinate) {
+  std::string text;
+  for (int dim = 0; dim < mesh.num_dims(); ++dim) {
+    text += fmt::format("{}{} {}", dim == 0 ? "" : ", ", mesh.name(dim),
+                        coordinate.at(static_cast<std::size_t>(dim)));
+  }
+  return text;
+}
+
+/// \pre they differ somewhere
+Coordinate first_difference(const Mesh& mesh, const PerCoordinate& a, const PerCoordinate& b) {
+  const MeshDims dims = union_of(a.dims(), b.dims());
+  Coordinate coordinate(static_cast<std::size_t>(mesh.num_dims()), 0);
+  while (a.at(mesh, coordinate) == b.at(mesh, coordinate) && advance(mesh, dims, coordinate)) {
+  }
+  return coordinate;
+}
+
 /// Slots of a bucket lie end to end, each as large as the padded shard of its parameter.
 void check_row(const Plan& plan, const Bucket& bucket, OutcomeRecorder& recorder) {
   const Mesh& mesh = plan.mesh();
@@ -86,10 +106,13 @@ void check_row(const Plan& plan, const Bucket& bucket, OutcomeRecorder& recorder
     const PlannedParameter& parameter = plan.parameter(p);
     recorder.count();
     if (parameter.offset_elems != end_of_last) {
-      recorder.add(
-          FindingCode::OffsetWrong, parameter.name,
-          fmt::format("slot of \"{}\" begins at {}, the one before it ends at {}", parameter.name,
-                      to_string(mesh, parameter.offset_elems), to_string(mesh, end_of_last)));
+      const Coordinate at = first_difference(mesh, parameter.offset_elems, end_of_last);
+      const std::int64_t got = parameter.offset_elems.at(mesh, at);
+      const std::int64_t wanted = end_of_last.at(mesh, at);
+      recorder.add(FindingCode::OffsetWrong, parameter.name,
+                   fmt::format("slot of \"{}\" begins at {} at ({}), the one before it ends at {}",
+                               parameter.name, got, coordinate_text(mesh, at), wanted));
+      recorder.with_numbers(static_cast<double>(wanted), static_cast<double>(got));
     }
     // Wherever TP leaves another size, and wherever the plan says that slots have one.
     std::vector<Coordinate> coordinates = telling_wholes(mesh, parameter);
@@ -101,9 +124,11 @@ void check_row(const Plan& plan, const Bucket& bucket, OutcomeRecorder& recorder
       const std::int64_t wanted = num_elems(padded_shape_at(mesh, parameter, each));
       const std::int64_t got = parameter.padded_elems.at(mesh, each);
       if (got == wanted) continue;
-      recorder.add(FindingCode::CommShape, parameter.name,
-                   fmt::format("slot of \"{}\" has {} elements, its largest shard {}",
-                               parameter.name, got, wanted));
+      recorder.add(got < wanted ? FindingCode::PaddingExposed : FindingCode::CommShape,
+                   parameter.name,
+                   fmt::format("slot of \"{}\" has {} elements at ({}), its largest shard {}",
+                               parameter.name, got, coordinate_text(mesh, each), wanted));
+      recorder.with_numbers(static_cast<double>(wanted), static_cast<double>(got));
       break;
     }
     end_of_last = parameter.offset_elems.plus(mesh, parameter.padded_elems);
@@ -147,6 +172,68 @@ void check_row(const Plan& plan, const GradientRow& row, OutcomeRecorder& record
                fmt::format("slots of gradients of unit \"{}\" end at {}, their row has {} elements",
                            plan.unit_name(plan.bucket(row.bucket)), to_string(mesh, end_of_last),
                            to_string(mesh, row.row_elems)));
+}
+
+/// "balanced chunks of dims (0) over 4", "local units (1, 2) of dims (0)"
+std::string cut_text(const ShardCut& cut) {
+  if (cut.num_shards == 1) return "not cut";
+  if (cut.is_ragged()) {
+    return fmt::format("cut in local units {} of dims ({})", to_string(cut.local_units),
+                       fmt::join(cut.dims, ", "));
+  }
+  return fmt::format("cut in {} chunks of dims ({}) over {}",
+                     cut.chunking == Chunking::Ceil ? "ceil" : "balanced",
+                     fmt::join(cut.dims, ", "), cut.num_shards);
+}
+
+int index_of(const Plan& plan, const PlannedParameter& parameter) {
+  return static_cast<int>(&parameter - plan.parameters.data());
+}
+
+/// In what fully_shard does not cut a parameter as the scenario asks for, if anything.
+std::optional<std::string> other_cut_than_asked(const Plan& plan,
+                                                const PlannedParameter& parameter) {
+  const Scenario& scenario = plan.scenario;
+  const int p = index_of(plan, parameter);
+  MeshDims dims;
+  ShardCut wanted;
+  if (is_sharded(scenario, p)) {
+    dims = {*scenario.roles.fsdp_shard_dim};
+    wanted = shard_cut_of(scenario, p, plan.mesh().size(dims));
+  }
+  if (parameter.cut == wanted && parameter.sharded_group.dims == dims) return std::nullopt;
+  return fmt::format("\"{}\" is {}, over ({}), the scenario asks for: {}, over ({})",
+                     parameter.name, cut_text(parameter.cut),
+                     plan.mesh().names(parameter.sharded_group.dims), cut_text(wanted),
+                     plan.mesh().names(dims));
+}
+
+/// The placement of fully_shard's mesh dim that the cut of a parameter asks for.
+Placement placement_of_cut(const Plan& plan, const PlannedParameter& parameter) {
+  return fully_shard_placement(parameter.cut, {parameter.shape, parameter.unsharded}, plan.mesh(),
+                               plan.scenario.fully_shard.vocabulary);
+}
+
+/// Whether placements are those of its cut; along other mesh dims, of unsharded parameters.
+bool is_placed_by_cut(const Plan& plan, const PlannedParameter& parameter) {
+  std::vector<Placement> wanted = parameter.unsharded;
+  if (!parameter.sharded_group.dims.empty()) {
+    wanted.at(static_cast<std::size_t>(parameter.sharded_group.dims[0])) =
+        placement_of_cut(plan, parameter);
+  }
+  return parameter.sharded == wanted;
+}
+
+/// Placements that imply the same rows as those of the cut, or none.
+std::string wrong_placement(const Plan& plan, const PlannedParameter& parameter) {
+  std::vector<Placement> wanted = parameter.unsharded;
+  if (!parameter.sharded_group.dims.empty()) {
+    wanted.at(static_cast<std::size_t>(parameter.sharded_group.dims[0])) =
+        placement_of_cut(plan, parameter);
+  }
+  const Vocabulary vocabulary = plan.scenario.fully_shard.vocabulary;
+  return fmt::format("\"{}\" is {}, its cut asks for {}", parameter.name,
+                     to_string(parameter.sharded, vocabulary), to_string(wanted, vocabulary));
 }
 
 /// What a vocabulary cannot say about a parameter, empty if nothing.
@@ -225,8 +312,11 @@ PlanCheckOutcome check_placements(const Plan& plan) {
     const std::string missing = inexpressible(plan, parameter);
     const TensorLayout sharded{parameter.shape, parameter.sharded};  // its units may be many
     std::optional<std::string> difference;
+    const std::optional<std::string> other_cut = other_cut_than_asked(plan, parameter);
+    const bool is_by_cut = is_placed_by_cut(plan, parameter);
     for (const Coordinate& coordinate : telling_coordinates(mesh, parameter)) {
       recorder.count();
+      if (!is_by_cut && !has_boxes(sharded, mesh, coordinate)) continue;
       const auto implied = local_boxes(sharded, mesh, coordinate);
       const auto held = held_shard(mesh, parameter, coordinate).boxes;
       if (implied == held || difference) continue;
@@ -238,7 +328,12 @@ PlanCheckOutcome check_placements(const Plan& plan) {
     // Only balanced chunks and given units are beyond what the vocabularies say.
     const bool is_beyond = vocabulary != Vocabulary::Ragged &&
                            (parameter.cut.chunking == Chunking::Balanced || !missing.empty());
-    if (difference && !is_beyond) {
+    if (other_cut) {
+      recorder.add(FindingCode::OffsetWrong, parameter.name, *other_cut);
+    } else if (!is_by_cut) {
+      recorder.add(FindingCode::OffsetWrong, parameter.name,
+                   difference ? *difference : wrong_placement(plan, parameter));
+    } else if (difference && !is_beyond) {
       recorder.add(FindingCode::OffsetWrong, parameter.name, *difference);
     } else if (difference || !missing.empty()) {
       recorder.warn(

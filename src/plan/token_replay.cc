@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "plan/recomputation.h"
+#include "plan/spec_difference.h"
 #include "plan/token_exchange.h"
 
 namespace hpsim {
@@ -68,8 +71,9 @@ std::optional<TokenReplay::Fault> TokenReplay::take_in_pass(const Step& step) {
   if (is_compute) return std::nullopt;
   const auto [known, is_new] = collectives_.try_emplace({step.module, step.kind});
   if (is_new) known->second = token_collective(plan_, step.module, step.kind);
-  if (step.collective == known->second) return std::nullopt;
-  return Fault{FindingCode::CommShape, "its collective is not that of its experts"};
+  auto difference = difference_of(plan_.mesh(), step.collective, known->second);
+  if (!difference) return std::nullopt;
+  return Fault{difference->code, std::move(difference->message)};
 }
 
 std::optional<TokenReplay::Fault> TokenReplay::end_pass() const {

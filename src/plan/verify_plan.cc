@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "plan/plan_checks.h"
+#include "plan/well_formed.h"
 
 namespace hpsim {
 namespace {
@@ -20,6 +21,23 @@ std::string summary_of(const std::vector<Finding>& findings) {
   return text;
 }
 
+/// \throws PlanRejected if there is a layout that the checks cannot look at: none of them has
+///         compared anything
+void require_well_formed(const Plan& plan) {
+  std::vector<Finding> findings;
+  for (const PlannedParameter& parameter : plan.parameters) {
+    if (auto finding = malformed_layout(plan.mesh(), parameter))
+      findings.push_back(*std::move(finding));
+  }
+  if (findings.empty()) return;
+  PlanChecks checks;
+  for (const CheckId id :
+       {CheckId::Coverage, CheckId::SyncSet, CheckId::PlanAgreement, CheckId::Placements}) {
+    checks.results.push_back({.id = id, .passed = false, .compared = 0});
+  }
+  throw PlanRejected(std::move(findings), std::move(checks));
+}
+
 }  // namespace
 
 PlanRejected::PlanRejected(std::vector<Finding> findings, PlanChecks checks)
@@ -28,6 +46,7 @@ PlanRejected::PlanRejected(std::vector<Finding> findings, PlanChecks checks)
       checks_(std::move(checks)) {}
 
 VerifiedPlan verify_plan(Plan plan) {
+  require_well_formed(plan);
   PlanChecks checks;
   std::vector<Finding> findings;
   std::array<PlanCheckOutcome, 4> outcomes = {check_coverage(plan), check_sync_set(plan),

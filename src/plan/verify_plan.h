@@ -30,6 +30,7 @@ class PlanRejected : public std::runtime_error {
 ///                   bucket, and comes when its operands exist: the order is possible
 ///   placements      the rows that the placements imply are the rows that the cut gives, and the
 ///                   placements of unsharded parameters differ in the fully_shard dims only
+/// Where a layout cannot be read (plan/well_formed.h), that alone is told.
 /// \throws PlanRejected
 [[nodiscard]] VerifiedPlan verify_plan(Plan plan);
 

@@ -247,9 +247,11 @@ Json left_out_json(const LeftOut& left_out) {
 }
 
 Json diagnostic_json(const Diagnostic& diagnostic) {
-  return {{"file", diagnostic.file},       {"line", diagnostic.line},
-          {"column", diagnostic.column},   {"pointer", diagnostic.pointer},
-          {"message", diagnostic.message}, {"help", diagnostic.help}};
+  Json json = {{"file", diagnostic.file},       {"line", diagnostic.line},
+               {"column", diagnostic.column},   {"pointer", diagnostic.pointer},
+               {"message", diagnostic.message}, {"help", diagnostic.help}};
+  if (!diagnostic.code.empty()) json["code"] = diagnostic.code;
+  return json;
 }
 
 }  // namespace hpsim

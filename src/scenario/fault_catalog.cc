@@ -1,5 +1,7 @@
 #include "scenario/fault_catalog.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 
@@ -29,6 +31,20 @@ std::string_view name_of(FaultStage stage) {
   }
   HPSIM_CHECK(false, "unknown stage {}", static_cast<int>(stage));
   return {};
+}
+
+std::string to_string(const Catch& found) {
+  return fmt::format("{} {}", name_of(found.check), name_of(found.code));
+}
+
+void add_once(std::vector<Catch>& catches, const Catch& found) {
+  if (std::find(catches.begin(), catches.end(), found) == catches.end()) catches.push_back(found);
+}
+
+bool is_caught(const FaultKind& fault, const std::vector<Catch>& found) {
+  return std::any_of(found.begin(), found.end(), [&](const Catch& each) {
+    return std::find(fault.caught_by.begin(), fault.caught_by.end(), each) != fault.caught_by.end();
+  });
 }
 
 std::span<const FaultKind> all_faults() {

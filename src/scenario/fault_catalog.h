@@ -27,6 +27,12 @@ struct Catch {
   bool operator==(const Catch&) const = default;
 };
 
+/// "gradient-parity GRAD_SCALE"
+[[nodiscard]] std::string to_string(const Catch& found);
+
+/// At the end, unless it is among them.
+void add_once(std::vector<Catch>& catches, const Catch& found);
+
 /// Which keys aim a fault: besides `fault`, it takes these.
 struct FaultAims {
   bool params = false;
@@ -50,6 +56,9 @@ struct FaultKind {
 
 /// All kinds, by stage. Names are unique.
 [[nodiscard]] std::span<const FaultKind> all_faults();
+
+/// Whether one of the fault's own checks is among what was found.
+[[nodiscard]] bool is_caught(const FaultKind& fault, const std::vector<Catch>& found);
 
 /// \pre `name` is that of a fault
 [[nodiscard]] const FaultKind& fault_kind(std::string_view name);

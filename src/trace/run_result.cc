@@ -87,8 +87,10 @@ ResultLayout::ResultLayout(const Plan& plan, std::vector<Rank> recording, Record
         plan.scenario.model.modules[static_cast<std::size_t>(module)].num_experts);
   for (const Step& step : plan.steps)
     max_collectives_ += step.collective ? 1 : 0;
-  // Ranks with planted faults may carry out more than is planned.
-  if (!plan.scenario.faults.empty()) max_collectives_ = 2 * max_collectives_ + 1;
+  // Ranks with planted faults may carry out more than is planned: all of it twice, and reductions
+  // in every micro-batch.
+  if (!plan.scenario.faults.empty())
+    max_collectives_ = (2 + plan.scenario.training.micro_batches) * max_collectives_ + 1;
   for (const PlannedParameter& parameter : plan.parameters) {
     const auto num_dims = static_cast<std::int64_t>(parameter.shape.size());
     held_offset_.push_back(held_bytes_);
@@ -321,6 +323,70 @@ Routing run_routing(const Plan& plan, const RunResult& run) {
     const ModuleSpec& spec = plan.scenario.model.modules[static_cast<std::size_t>(module)];
     return RoutedCounts(counts, counts + spec.num_experts);
   };
+}
+
+namespace {
+
+bool has_equal_values(const TensorView& a, const TensorView& b) {
+  if (a.elems != b.elems) return false;
+  for (std::int64_t i = 0; i < a.elems; ++i) {
+    if (a.at(i) != b.at(i)) return false;
+  }
+  return true;
+}
+
+bool has_equal_collectives(const RunResult& a, const RunResult& b, Rank rank) {
+  const std::int64_t count = a.rank_record(rank).num_collectives;
+  if (b.rank_record(rank).num_collectives != count) return false;
+  return std::equal(a.executed(rank), a.executed(rank) + count, b.executed(rank));
+}
+
+bool has_equal_records(const RunResult& a, const RunResult& b, Rank rank) {
+  const RankRecord& x = a.rank_record(rank);
+  const RankRecord& y = b.rank_record(rank);
+  if (x.pad_allocations != y.pad_allocations || x.pad_copies != y.pad_copies ||
+      x.padding_nonzero != y.padding_nonzero || x.wire_foreign != y.wire_foreign)
+    return false;
+  const auto of_a = a.memory_events(rank);
+  const auto of_b = b.memory_events(rank);
+  return std::equal(of_a.begin(), of_a.end(), of_b.begin(), of_b.end());
+}
+
+bool has_equal_step(const Plan& plan, const RunResult& a, const RunResult& b, Rank rank,
+                    std::int64_t step) {
+  const StepRecord& x = a.step_record(rank, step);
+  const StepRecord& y = b.step_record(rank, step);
+  if (x.norm_power != y.norm_power || x.clip_norm != y.clip_norm || x.inexact != y.inexact)
+    return false;
+  const std::int64_t terms = a.layout().num_loss_terms();
+  if (!std::equal(a.losses(rank, step), a.losses(rank, step) + terms, b.losses(rank, step)))
+    return false;
+  const int num_states = plan.scenario.training.optimizer.num_state_tensors();
+  for (int p = 0; p < static_cast<int>(plan.parameters.size()); ++p) {
+    if (!has_equal_values(a.parameter(rank, step + 1, p), b.parameter(rank, step + 1, p)) ||
+        !has_equal_values(a.gradient(rank, step, p), b.gradient(rank, step, p)))
+      return false;
+    for (int s = 0; s < num_states; ++s) {
+      if (!has_equal_values(a.state(rank, step, s, p), b.state(rank, step, s, p))) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+bool recorded_alike(const Plan& plan, const RunResult& a, const RunResult& b) {
+  for (std::int64_t r = 0; r < plan.mesh().num_ranks(); ++r) {
+    const Rank rank{r};
+    if (!has_equal_collectives(a, b, rank) || !has_equal_records(a, b, rank)) return false;
+    for (int p = 0; p < static_cast<int>(plan.parameters.size()); ++p) {
+      if (!has_equal_values(a.parameter(rank, 0, p), b.parameter(rank, 0, p))) return false;
+    }
+    for (std::int64_t step = 0; step < plan.scenario.training.steps; ++step) {
+      if (!has_equal_step(plan, a, b, rank, step)) return false;
+    }
+  }
+  return true;
 }
 
 TrainingState assemble_state(const Plan& plan, const RunResult& run, std::int64_t time) {

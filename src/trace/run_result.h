@@ -63,6 +63,13 @@ struct ExecutedCollective {
   /// Into Plan::steps: where the rank had all of it; plan_step, or the WaitUnshard of one that it
   /// only began there. -1: it did not come to that.
   std::int64_t completed_in = -1;
+  CollectiveOp op = CollectiveOp::AllGather;
+  DType dtype = DType::Float32;  ///< of the numbers on the wire
+  bool takes_max = false;        ///< the largest of what members send, not the sum
+  std::uint64_t dims = 0;        ///< bit d: its group is along mesh dim d
+  std::int64_t consecutive = 0;  ///< in runs of that many members; 0: whole groups
+
+  bool operator==(const ExecutedCollective&) const = default;
 };
 
 /// What a run writes down.
@@ -204,6 +211,10 @@ class RunResult {
 
 /// Where the run routed; balanced where it has no numbers. \pre both outlive what is returned
 [[nodiscard]] Routing run_routing(const Plan& plan, const RunResult& run);
+
+/// Whether every rank recorded the same in both: values of tensors (-0 is 0), losses, norms,
+/// collectives, memory. \pre both are of the plan, and record alike
+[[nodiscard]] bool recorded_alike(const Plan& plan, const RunResult& a, const RunResult& b);
 
 /// What the run held after `time` optimizer steps (0: initial; its state tensors are zero), put
 /// together from the shards of the first replica; optimizer state that ranks hold of their own

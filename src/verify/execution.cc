@@ -9,8 +9,10 @@
 
 #include "layout/coverage.h"
 #include "layout/placement.h"
+#include "mesh/group.h"
 #include "plan/overlap.h"
 #include "plan/recomputation.h"
+#include "trace/planned_collectives.h"
 #include "verify/diagnose.h"
 
 namespace hpsim {
@@ -108,11 +110,45 @@ class ExecutionCheck {
     std::int64_t seq = 0;
     for (; seq < count && executed(rank, seq).plan_step == planned(seq); ++seq) {
       recorder_.count(1);
+      check_kind(rank, seq);
       if (!has_planned_shape(rank, seq)) wrong_shape(rank, seq);
       check_completion(rank, seq);
     }
     if (seq == num_planned() && num_executed(rank) == num_planned()) return;
     wrong_sequence(rank, seq);
+  }
+
+  /// That it is the planned op, in the planned group and dtype. \pre the rank executed what is
+  /// planned with number `seq`
+  void check_kind(Rank rank, std::int64_t seq) {
+    const ExecutedCollective& entry = executed(rank, seq);
+    const auto code = difference_from_plan(plan_, planned(seq), rank, entry);
+    if (!code || *code == FindingCode::CommShape) return;
+    const auto op_text = [](CollectiveOp op, bool takes_max) {
+      return fmt::format("{}{}", name_of(op), takes_max ? " that takes the largest" : "");
+    };
+    std::string wanted = op_text(spec(seq).op, spec(seq).takes_max);
+    std::string got = op_text(entry.op, entry.takes_max);
+    if (*code == FindingCode::CommGroup) {
+      wanted = members_text(spec(seq).dims, spec(seq).consecutive);
+      got = members_text(dims_of_mask(entry.dims), entry.consecutive);
+    } else if (*code == FindingCode::CommDtype) {
+      wanted = name_of(spec(seq).dtype);
+      got = name_of(entry.dtype);
+    }
+    add(rank, seq, {.code = *code},
+        fmt::format("collective {} ({}): {} expected, {} got", seq,
+                    describe_collective(plan_, planned(seq)), wanted, got));
+  }
+
+  /// "groups along fsdp, such as ranks 0, 2"
+  [[nodiscard]] std::string members_text(const MeshDims& dims, std::int64_t consecutive) const {
+    std::vector<std::int64_t> members;
+    for (const Rank member : group_along(plan_.mesh(), dims, consecutive, Rank{0}).members)
+      members.push_back(member.value);
+    return fmt::format("groups along {}{}, such as {}", plan_.mesh().names(dims),
+                       consecutive > 0 ? fmt::format(" of {} in a row", consecutive) : "",
+                       describe_ranks(members, evidence_.num_ranks()));
   }
 
   /// \pre the rank executed what is planned with number `seq`

@@ -1,5 +1,7 @@
 #include "exec/gloo/announced_counts.h"
 
+#include <fmt/format.h>
+
 #include "base/check.h"
 
 namespace hpsim {
@@ -10,8 +12,9 @@ void require_agreement(const ControlBlock& control, Rank from, Rank to, std::uin
   const auto sent = control.sent_count(from, to).read(tag);
   const auto expected = control.expected_count(from, to).read(tag);
   if (!sent || !expected) return;
-  HPSIM_CHECK(*sent == *expected, "rank {} sends {} elements to rank {}, which expects {}",
-              from.value, *sent, to.value, *expected);
+  if (*sent == *expected) return;
+  throw CountsDisagree(fmt::format("rank {} sends {} elements to rank {}, which expects {}",
+                                   from.value, *sent, to.value, *expected));
 }
 
 }  // namespace

@@ -1,12 +1,19 @@
 #pragma once
 
 #include <cstdint>
+#include <stdexcept>
 #include <vector>
 
 #include "engine/rank_engine.h"
 #include "exec/gloo/control_block.h"
 
 namespace hpsim {
+
+/// What one rank sends to another is not what that one expects.
+class CountsDisagree : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
 
 /// Says how many elements `me` sends to every member and expects of each, and compares it with what
 /// they have said of the collective with this tag. Nobody waits: of two ranks, the later finds that
@@ -18,7 +25,7 @@ namespace hpsim {
 ///
 /// \pre call.counts_in and call.counts_out have an entry for every member; no other collective of
 ///      the run has this tag
-/// \throws InternalError
+/// \throws CountsDisagree
 void announce_counts(const ControlBlock& control, const CollectiveCall& call,
                      const std::vector<Rank>& members, Rank me, std::uint64_t tag);
 

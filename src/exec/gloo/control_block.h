@@ -27,8 +27,9 @@ enum class RankState : std::int64_t {
   Failed,         ///< about to exit; its text says why
 };
 
-/// Why a rank failed: through a fault of its own, or because it lost another.
-enum class FailureKind : std::int64_t { None, Own, Transport };
+/// Why a rank failed: through a fault of its own, because it lost another, or because it found that
+/// another sends it more or less than it expects.
+enum class FailureKind : std::int64_t { None, Own, Transport, Counts };
 
 /// What a rank says about itself; one consistent moment.
 struct RankStatus {
@@ -43,6 +44,10 @@ struct RankStatus {
   std::int64_t elems_in = 0;                  ///< of that collective
   std::int64_t elems_out = 0;                 ///< of that collective
   std::int64_t since_ns = 0;                  ///< when it entered this state
+  // Where it left the plan (PlanDifference).
+  std::int64_t difference = -1;          ///< a FindingCode; -1: it did not
+  std::int64_t difference_planned = -1;  ///< plan step
+  std::int64_t difference_entered = -1;  ///< plan step
 };
 
 /// A collective that a rank has entered, or only begun.

@@ -8,11 +8,16 @@
 #include <map>
 #include <utility>
 
+#include "base/check.h"
 #include "base/units.h"
+#include "exec/group_id.h"
 
 namespace hpsim {
 
 namespace {
+
+// Ranks that all wait so long, some of them where the plan does not have them, wait for ever.
+constexpr double kStuck_s = 1;
 
 std::string signal_name(int signal) {
   const char* const name = sigabbrev_np(signal);
@@ -27,10 +32,14 @@ class Judge {
       : ranks_(ranks), describe_(describe), timeout_s_(timeout_s), now_ns_(now_ns) {}
 
   [[nodiscard]] Judgement different_tags(bool patience_over) const;
+  [[nodiscard]] std::optional<Failure> different_dims() const;
   [[nodiscard]] std::optional<Failure> own_fault() const;
   [[nodiscard]] std::optional<Failure> ended_early() const;
   [[nodiscard]] std::optional<Failure> waited_too_long() const;
   [[nodiscard]] std::optional<Failure> lost() const;
+  [[nodiscard]] std::optional<Failure> stuck() const;
+  [[nodiscard]] bool all_wait_since(double seconds) const;
+  [[nodiscard]] bool some_left_plan() const;
 
  private:
   [[nodiscard]] const RankView& view(Rank rank) const {
@@ -39,6 +48,10 @@ class Judge {
   [[nodiscard]] std::optional<Rank> first(const std::function<bool(const RankView&)>& holds) const;
   [[nodiscard]] static RankState activity(const RankView& rank) {
     return rank.status.state == RankState::Failed ? rank.status.failed_in : rank.status.state;
+  }
+  [[nodiscard]] static bool waits(RankState state) {
+    return state == RankState::Connecting || state == RankState::Communicating ||
+           state == RankState::Meeting;
   }
   [[nodiscard]] static bool cannot_go_on(const RankView& rank) {
     return rank.process.kind != ProcessState::Kind::Running;
@@ -55,8 +68,16 @@ class Judge {
   [[nodiscard]] std::optional<Rank> awaited_by(Rank rank) const;
   [[nodiscard]] Rank end_of_chain(Rank rank) const;
   [[nodiscard]] Rank most_awaited(const std::vector<Rank>& circle) const;
+  [[nodiscard]] bool left_plan(Rank rank) const { return view(rank).status.difference >= 0; }
+  [[nodiscard]] Rank cause_of_waiting(Rank waiter) const;
+  [[nodiscard]] FindingCode code_of_waiting(Rank root) const;
+  [[nodiscard]] std::string where_it_left(Rank root) const;
+  using Camps = std::vector<std::vector<Rank>>;
+  void sort_camps(Camps& camps) const;
+  [[nodiscard]] FindingCode code_of(Rank root, const EnteredCollective& entered,
+                                    const EnteredCollective& other) const;
   [[nodiscard]] std::vector<Rank> waiting_for(Rank root) const;
-  [[nodiscard]] Failure make_failure(Rank root, std::string message) const;
+  [[nodiscard]] Failure make_failure(Rank root, FindingCode code, std::string message) const;
   [[nodiscard]] std::string what_happened(Rank root) const;
 
   const std::vector<RankView>& ranks_;
@@ -99,9 +120,9 @@ std::string Judge::fate(const RankView& rank) {
   if (rank.process.kind == ProcessState::Kind::Stopped) {
     return fmt::format(" (stopped by {})", signal_name(rank.process.code));
   }
-  const bool failed = rank.status.state == RankState::Failed;
-  if (failed && rank.status.failure == FailureKind::Own) return fmt::format(" ({})", rank.text);
-  return {};
+  if (rank.status.state != RankState::Failed) return {};
+  const bool is_own = rank.status.failure != FailureKind::Transport;
+  return is_own ? fmt::format(" ({})", rank.text) : std::string();
 }
 
 std::string Judge::entered(Rank rank, const EnteredCollective& what) const {
@@ -162,6 +183,60 @@ Rank Judge::most_awaited(const std::vector<Rank>& circle) const {
   });
 }
 
+/// Where the chain from `waiter` ends, or, if that rank waits too, one that left the plan where
+/// others did not.
+Rank Judge::cause_of_waiting(Rank waiter) const {
+  const Rank end = end_of_chain(waiter);
+  if (left_plan(end) || cannot_go_on(view(end)) || !waits(activity(view(end)))) return end;
+  const auto leaver = first([](const RankView& rank) { return rank.status.difference >= 0; });
+  return leaver ? *leaver : end;
+}
+
+FindingCode Judge::code_of_waiting(Rank root) const {
+  const RankView& rank = view(root);
+  if (rank.process.ended() || rank.status.state == RankState::Failed) return FindingCode::RankDied;
+  return left_plan(root) && waits(activity(rank)) ? static_cast<FindingCode>(rank.status.difference)
+                                                  : FindingCode::Hang;
+}
+
+/// "; it entered A where the plan has B"; empty if it did not leave the plan.
+std::string Judge::where_it_left(Rank root) const {
+  const RankStatus& status = view(root).status;
+  if (!left_plan(root)) return {};
+  if (status.difference_entered < 0)
+    return fmt::format("; it left out {}", describe_(status.difference_planned));
+  if (status.difference_planned < 0)
+    return fmt::format("; it entered {} where the plan has none",
+                       describe_(status.difference_entered));
+  if (status.difference_planned != status.difference_entered) {
+    return fmt::format("; it entered {} where the plan has {}",
+                       describe_(status.difference_entered), describe_(status.difference_planned));
+  }
+  return fmt::format("; it entered {} otherwise than the plan has it: {}",
+                     describe_(status.difference_entered),
+                     name_of(static_cast<FindingCode>(status.difference)));
+}
+
+/// Those that are taken for right first: the most that kept to the plan, of equals the earlier.
+void Judge::sort_camps(Camps& camps) const {
+  const auto has_left = [&](const std::vector<Rank>& camp) {
+    return std::any_of(camp.begin(), camp.end(), [&](Rank rank) { return left_plan(rank); });
+  };
+  std::sort(camps.begin(), camps.end(), [&](const auto& a, const auto& b) {
+    if (has_left(a) != has_left(b)) return has_left(b);
+    return a.size() != b.size() ? a.size() > b.size() : a.front() < b.front();
+  });
+}
+
+FindingCode Judge::code_of(Rank root, const EnteredCollective& entered,
+                           const EnteredCollective& other) const {
+  if (entered.plan_step != other.plan_step) return FindingCode::CommOrder;
+  if (entered.elems_in != other.elems_in || entered.elems_out != other.elems_out)
+    return FindingCode::CommShape;
+  return left_plan(root) ? static_cast<FindingCode>(view(root).status.difference)
+                         : FindingCode::CommOrder;
+}
+
 std::vector<Rank> Judge::waiting_for(Rank root) const {
   std::vector<Rank> waiting;
   for (std::int64_t i = 0; i < static_cast<std::int64_t>(ranks_.size()); ++i) {
@@ -170,7 +245,7 @@ std::vector<Rank> Judge::waiting_for(Rank root) const {
   return waiting;
 }
 
-Failure Judge::make_failure(Rank root, std::string message) const {
+Failure Judge::make_failure(Rank root, FindingCode code, std::string message) const {
   const std::vector<Rank> waiting = waiting_for(root);
   if (!waiting.empty()) message += fmt::format("; {} waited for it", list_ranks(waiting));
 
@@ -189,7 +264,7 @@ Failure Judge::make_failure(Rank root, std::string message) const {
   std::string help;
   for (const auto& [rank, line] : lines)
     help += (help.empty() ? "" : "; ") + line;
-  return {root, std::move(message), std::move(help)};
+  return {root, code, std::move(message), std::move(help)};
 }
 
 Judgement Judge::different_tags(bool patience_over) const {
@@ -207,34 +282,57 @@ Judgement Judge::different_tags(bool patience_over) const {
     judgement.is_suspicious = true;
     const auto num_members = static_cast<std::int64_t>(members.size());
     if (num_members < members.begin()->second.group_size && !patience_over) continue;
-    // The fewest are taken for wrong; of equals, the later ones.
-    std::vector<std::vector<Rank>> camps;
+    Camps camps;
     for (const auto& [tag, camp] : by_tag)
       camps.push_back(camp);
-    std::sort(camps.begin(), camps.end(), [](const auto& a, const auto& b) {
-      return a.size() != b.size() ? a.size() > b.size() : a.front() < b.front();
-    });
+    sort_camps(camps);
     const Rank root = camps.back().front();
     const Rank other = camps.front().front();
-    judgement.failure =
-        make_failure(root, fmt::format("{}, but {} as collective {} of the same group",
-                                       entered(root, members.at(root)),
-                                       entered(other, members.at(other)), place.second));
+    judgement.failure = make_failure(root, code_of(root, members.at(root), members.at(other)),
+                                     fmt::format("{}, but {} as collective {} of the same group",
+                                                 entered(root, members.at(root)),
+                                                 entered(other, members.at(other)), place.second));
     break;
   }
   return judgement;
+}
+
+std::optional<Failure> Judge::different_dims() const {
+  std::map<std::int64_t, std::map<std::uint64_t, std::vector<Rank>>> entered_in;
+  for (std::int64_t i = 0; i < static_cast<std::int64_t>(ranks_.size()); ++i) {
+    std::map<std::int64_t, std::uint64_t> dims_in;  // of the rank, by plan step
+    for (const auto& [place, what] : all_entered(Rank{i}))
+      dims_in[what.plan_step] = dims_of_group(what.group);
+    for (const auto& [plan_step, dims] : dims_in)
+      entered_in[plan_step][dims].push_back(Rank{i});
+  }
+  for (const auto& [plan_step, by_dims] : entered_in) {
+    if (by_dims.size() < 2) continue;
+    Camps camps;
+    for (const auto& [dims, camp] : by_dims)
+      camps.push_back(camp);
+    sort_camps(camps);
+    const Rank root = camps.back().front();
+    return make_failure(root, FindingCode::CommGroup,
+                        fmt::format("rank {} entered {} in another group than {}: not along the "
+                                    "same mesh dims",
+                                    root.value, describe_(plan_step), list_ranks(camps.front())));
+  }
+  return std::nullopt;
 }
 
 std::optional<Failure> Judge::own_fault() const {
   std::optional<Rank> root;  // the first that failed
   for (std::int64_t i = 0; i < static_cast<std::int64_t>(ranks_.size()); ++i) {
     const RankStatus& status = view(Rank{i}).status;
-    if (status.state != RankState::Failed || status.failure != FailureKind::Own) continue;
+    if (status.state != RankState::Failed || status.failure == FailureKind::Transport) continue;
     if (!root || status.since_ns < view(*root).status.since_ns) root = Rank{i};
   }
   if (!root) return std::nullopt;
-  return make_failure(*root, fmt::format("rank {} failed while {}: {}", root->value,
-                                         doing(view(*root)), view(*root).text));
+  const bool is_of_counts = view(*root).status.failure == FailureKind::Counts;
+  return make_failure(*root, is_of_counts ? FindingCode::CommShape : FindingCode::RankDied,
+                      fmt::format("rank {} failed while {}: {}", root->value, doing(view(*root)),
+                                  view(*root).text));
 }
 
 std::optional<Failure> Judge::ended_early() const {
@@ -250,7 +348,7 @@ std::optional<Failure> Judge::ended_early() const {
   auto root = first([&](const RankView& rank) { return ended(rank) && !crashed_connecting(rank); });
   if (!root) root = first(ended);
   if (!root) return std::nullopt;
-  return make_failure(*root, what_happened(*root));
+  return make_failure(*root, FindingCode::RankDied, what_happened(*root));
 }
 
 std::string Judge::what_happened(Rank root) const {
@@ -278,17 +376,14 @@ std::string Judge::what_happened(Rank root) const {
 }
 
 std::optional<Failure> Judge::waited_too_long() const {
-  const auto waits = [](RankState state) {
-    return state == RankState::Connecting || state == RankState::Communicating ||
-           state == RankState::Meeting;
-  };
   const auto waiter = first([&](const RankView& rank) {
     return waits(rank.status.state) && seconds_in_state(rank) > timeout_s_;
   });
   if (!waiter) return std::nullopt;
-  const Rank root = end_of_chain(*waiter);
-  return make_failure(
-      root, fmt::format("{}; the timeout is {}", what_happened(root), format_seconds(timeout_s_)));
+  const Rank root = cause_of_waiting(*waiter);
+  return make_failure(root, code_of_waiting(root),
+                      fmt::format("{}; the timeout is {}{}", what_happened(root),
+                                  format_seconds(timeout_s_), where_it_left(root)));
 }
 
 std::optional<Failure> Judge::lost() const {
@@ -296,8 +391,36 @@ std::optional<Failure> Judge::lost() const {
       first([](const RankView& rank) { return rank.status.state == RankState::Failed; });
   if (!loser) return std::nullopt;
   const Rank root = end_of_chain(*loser);
-  return make_failure(root, fmt::format("{}; rank {} reports: {}", what_happened(root),
-                                        loser->value, view(*loser).text));
+  return make_failure(
+      root, code_of_waiting(root),
+      fmt::format("{}; rank {} reports: {}", what_happened(root), loser->value, view(*loser).text));
+}
+
+bool Judge::all_wait_since(double seconds) const {
+  return std::all_of(ranks_.begin(), ranks_.end(), [&](const RankView& rank) {
+    return waits(rank.status.state) && seconds_in_state(rank) > seconds;
+  });
+}
+
+/// Some, and others did not.
+bool Judge::some_left_plan() const {
+  const auto num_left = std::count_if(ranks_.begin(), ranks_.end(), [](const RankView& rank) {
+    return rank.status.difference >= 0;
+  });
+  return num_left > 0 && num_left < static_cast<std::ptrdiff_t>(ranks_.size());
+}
+
+std::optional<Failure> Judge::stuck() const {
+  const auto waiter =
+      first([](const RankView& rank) { return rank.status.state == RankState::Communicating; });
+  if (!waiter) return std::nullopt;
+  const Rank root = cause_of_waiting(*waiter);
+  const std::vector<Rank> waiting = waiting_for(root);
+  const Rank other = waiting.empty() ? *waiter : waiting.front();
+  return make_failure(
+      root, code_of_waiting(root),
+      fmt::format("rank {} never entered {}: it was {}{}", root.value,
+                  describe_(view(other).status.plan_step), doing(view(root)), where_it_left(root)));
 }
 
 }  // namespace
@@ -313,8 +436,11 @@ Judgement judge_ranks(const std::vector<RankView>& ranks, const DescribeStep& de
                       double timeout_s, bool patience_over, std::int64_t now_ns) {
   const Judge judge(ranks, describe, timeout_s, now_ns);
   Judgement judgement = judge.different_tags(patience_over);
+  if (!judgement.failure) judgement.failure = judge.different_dims();
   if (!judgement.failure) judgement.failure = judge.own_fault();
   if (!judgement.failure) judgement.failure = judge.ended_early();
+  if (!judgement.failure && judge.some_left_plan() && judge.all_wait_since(kStuck_s))
+    judgement.failure = judge.stuck();
   if (!judgement.failure) judgement.failure = judge.waited_too_long();
   if (!judgement.failure) {
     const std::optional<Failure> lost = judge.lost();
@@ -322,6 +448,16 @@ Judgement judge_ranks(const std::vector<RankView>& ranks, const DescribeStep& de
     if (patience_over) judgement.failure = lost;
   }
   return judgement;
+}
+
+Failure judge_stuck(const std::vector<RankView>& ranks, const DescribeStep& describe) {
+  const Judge judge(ranks, describe, 0, 0);
+  std::optional<Failure> failure = judge.own_fault();
+  if (!failure) failure = judge.different_tags(true).failure;
+  if (!failure) failure = judge.different_dims();
+  if (!failure) failure = judge.stuck();
+  HPSIM_CHECK(failure.has_value(), "no rank can go on, and none waits for another");
+  return *std::move(failure);
 }
 
 }  // namespace hpsim

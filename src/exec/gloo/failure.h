@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/finding.h"
 #include "base/ids.h"
 #include "exec/gloo/control_block.h"
 #include "exec/rank_processes.h"
@@ -24,6 +25,7 @@ struct RankView {
 /// Why a run must end: the rank that is the cause, and the whole story in words.
 struct Failure {
   Rank root;
+  FindingCode code = FindingCode::Hang;
   std::string message;  ///< root, what it was doing, what happened, who waited for it
   std::string help;     ///< what all others were doing
 };
@@ -46,16 +48,25 @@ struct Judgement {
 ///   ranks of one group, same sequence number, different tags  -> the one that differs from most;
 ///                                                                also of collectives that they
 ///                                                                began and went on from
+///   collectives of one plan step along different mesh dims    -> the one that differs from most
 ///   a rank failed through its own fault                       -> the first of them
 ///   a process ended though not all ranks had met              -> that rank
+///   all wait, for a second, and some left the plan            -> one that did
 ///   a rank waits longer than the timeout                      -> whom the chain of waiting ends at
 ///   connections lost                                          -> whom the chain of waiting ends at
 ///
 /// The first is only suspicious until all ranks of the group have come, and the last until
 /// `patience_over`. The chain goes from a rank to the one it waits for; it ends at a rank that
-/// waits for nobody, is stopped, or has ended; in a circle, at the rank most wait for.
+/// waits for nobody, is stopped, or has ended; in a circle, at the rank most wait for. Of ranks
+/// that may be the cause, one that left the plan is, where others did not.
+///
+/// The code is what differs in what ranks entered: COMM_ORDER, COMM_GROUP, COMM_DTYPE, COMM_SHAPE;
+/// RANK_DIED of a rank that failed or ended, HANG of one that others wait for.
 [[nodiscard]] Judgement judge_ranks(const std::vector<RankView>& ranks,
                                     const DescribeStep& describe, double timeout_s,
                                     bool patience_over, std::int64_t now_ns);
+
+/// The same of ranks none of which can go on, whatever the time.
+[[nodiscard]] Failure judge_stuck(const std::vector<RankView>& ranks, const DescribeStep& describe);
 
 }  // namespace hpsim

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "engine/faults/engine_fault.h"
 #include "engine/rank_engine.h"
+#include "exec/describe_step.h"
 #include "exec/gloo/plan_runner.h"
 #include "exec/gloo/planted_faults.h"
 #include "exec/gloo/supervisor.h"
@@ -42,7 +43,7 @@ class GlooExecutor : public Executor {
     const auto describe = [&](std::int64_t plan_step) { return describe_step(*plan, plan_step); };
     const auto body = [&](RankSession& session) {
       const auto engine = make_rank_engine(executed, session.rank(), result);
-      PlanRunner(executed.of(session.rank()), *engine, session, result).run_all();
+      PlanRunner(executed.of(session.rank()), *engine, session, result, &*plan).run_all();
     };
     RanksRun ranks;
     try {

@@ -1,77 +1,34 @@
 #include "exec/gloo/plan_runner.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <optional>
 
 #include "base/check.h"
+#include "engine/executed_call.h"
+#include "exec/group_id.h"
 #include "exec/shared_memory.h"
 #include "mesh/group.h"
-#include "plan/recomputation.h"
 
 namespace hpsim {
 
-namespace {
-
-std::string subject_of(const Plan& plan, const Step& step) {
-  const Scenario& scenario = plan.scenario;
-  if (step.redistribution >= 0) {
-    return " of the " + activation_text(plan, plan.redistributions.at(
-                                                  static_cast<std::size_t>(step.redistribution)));
-  }
-  if (step.kind == StepKind::Loss && step.collective) return " of the loss";
-  if (step.kind == StepKind::ClipGradients) return " of the norm";
-  if (step.bucket >= 0) {
-    const Bucket& bucket = plan.buckets.at(static_cast<std::size_t>(step.bucket));
-    return " of unit " + scenario.units.at(static_cast<std::size_t>(bucket.unit)).name;
-  }
-  if (step.module >= 0) {
-    const auto module = static_cast<std::size_t>(step.module);
-    return " of " + (scenario.model.is_elementwise() ? scenario.model.elementwise.at(module).name
-                                                     : scenario.model.modules.at(module).name);
-  }
-  return {};
-}
-
-}  // namespace
-
-std::string describe_step(const Plan& plan, std::int64_t plan_step) {
-  if (plan_step < 0 || plan_step >= static_cast<std::int64_t>(plan.steps.size())) {
-    return "no step of the plan";
-  }
-  const Step& step = plan.steps[static_cast<std::size_t>(plan_step)];
-  if (step.collective) {
-    const std::string micro_batch = plan.scenario.training.micro_batches > 1
-                                        ? fmt::format(", micro-batch {}", step.micro_batch)
-                                        : std::string();
-    return fmt::format("{}{} ({}, step {}{})", name_of(step.collective->op), subject_of(plan, step),
-                       phase_text(step), step.step, micro_batch);
-  }
-  return fmt::format("{}{} (step {})", name_of(step.kind), subject_of(plan, step), step.step);
-}
-
 PlanRunner::PlanRunner(const Plan& plan, RankEngine& engine, RankSession& session,
-                       RunResult& result)
+                       RunResult& result, const Plan* verified)
     : plan_(plan),
       engine_(engine),
       session_(session),
       result_(result),
-      faults_(place_faults(plan), session.rank()) {}
+      faults_(place_faults(plan), session.rank()),
+      planned_(collective_steps(plan)),
+      order_(verified == nullptr ? plan : *verified, planned_, session.rank()) {}
 
 PlanRunner::Member& PlanRunner::member_of(const CollectiveSpec& spec) {
   const auto [found, is_new] = members_.try_emplace({spec.dims, spec.consecutive});
   Member& member = found->second;
   if (!is_new) return member;
   GroupOfRank group = group_along(plan_.mesh(), spec.dims, spec.consecutive, session_.rank());
-  std::uint64_t dims_mask = 0;
-  for (const int dim : spec.dims)
-    dims_mask |= std::uint64_t{1} << dim;
-  // Runs of one length only are in a plan.
-  if (spec.consecutive > 0) dims_mask |= std::uint64_t{1} << 31;
   member.group.members = std::move(group.members);
   member.group_index = group.index;
-  member.group.id = dims_mask << 32 | static_cast<std::uint64_t>(member.group_index);
+  member.group.id = group_id(spec.dims, spec.consecutive, group.index);
   return member;
 }
 
@@ -83,49 +40,59 @@ void PlanRunner::run_step(std::int64_t plan_step) {
     session_.enter_step(plan_step);
   }
   faults_.strike_before(plan_step);
-  for (auto call = engine_.begin(plan_step); call; call = engine_.more(plan_step)) {
-    HPSIM_CHECK(step.collective.has_value() && call->plan_step == plan_step,
-                "step {} asks for a collective of step {}", plan_step, call->plan_step);
-    carry_out(step, *call);
+  auto call = engine_.begin(plan_step);
+  if (step.is_async) {
+    begin_unshard(step, call);
+  } else {
+    for (; call || (call = engine_.more(plan_step)); call.reset())
+      carry_out(step, *call);
   }
   if (step.kind == StepKind::WaitUnshard) complete(step.bucket, plan_step);
   engine_.finish(plan_step);
 }
 
-/// Of a step that is_async, only begins it.
-void PlanRunner::carry_out(const Step& step, const CollectiveCall& call) {
-  Member& member = member_of(*step.collective);
-  const std::uint64_t tag =
-      collective_tag(plan_, call.plan_step, member.group_index, call.elems_in, call.elems_out);
-  // What TP leaves of a bucket may be nothing, on all members: then there is nothing to send. Of
-  // what is routed, others may have something, and the group counts this collective.
-  const bool is_entered = step.collective->is_routed || call.elems_in > 0;
+/// What TP leaves of a bucket may be nothing, on all members: then there is nothing to send. Of
+/// what is routed, others may have something, and the group counts this collective.
+bool PlanRunner::is_sent(const CollectiveCall& call) const {
+  return call.elems_in > 0 ||
+         plan_.steps[static_cast<std::size_t>(call.plan_step)].collective->is_routed;
+}
+
+ExecutedCollective& PlanRunner::record(const CollectiveCall& call, const Member& member) {
   RankRecord& record = result_.rank_record(session_.rank());
   HPSIM_CHECK(record.num_collectives < result_.layout().max_collectives(),
               "more collectives than the plan has: {}", record.num_collectives + 1);
-  const std::int64_t number = record.num_collectives;
-  std::int64_t completed_in = -1;
-  if (step.is_async) {
-    Begun begun{.number = number};
-    if (is_entered) begun.collective = session_.begin(call, member.group, tag);
-    const bool is_new = begun_.emplace(step.bucket, std::move(begun)).second;
-    HPSIM_CHECK(is_new, "bucket {} is unsharded twice", step.bucket);
-  } else {
-    const bool rounded = is_entered && session_.communicate(call, member.group, tag);
-    if (rounded && plan_.scenario.is_exact())
-      result_.step_record(session_.rank(), step.step).inexact = 1;
-    completed_in = call.plan_step;
-  }
-  result_.executed(session_.rank())[number] = {call.plan_step, call.elems_in, call.elems_out, tag,
-                                               completed_in};
-  ++record.num_collectives;
+  ExecutedCollective& executed = result_.executed(session_.rank())[record.num_collectives++];
+  executed = executed_call(plan_, call, member.group_index);
+  order_.enter(executed);
+  session_.note_difference(order_.difference());
+  return executed;
+}
+
+void PlanRunner::carry_out(const Step& step, const CollectiveCall& call) {
+  Member& member = member_of(*plan_.steps[static_cast<std::size_t>(call.plan_step)].collective);
+  ExecutedCollective& executed = record(call, member);
+  const bool rounded = is_sent(call) && session_.communicate(call, member.group, executed.tag);
+  if (rounded && plan_.scenario.is_exact())
+    result_.step_record(session_.rank(), step.step).inexact = 1;
+  executed.completed_in = call.plan_step;
+}
+
+void PlanRunner::begin_unshard(const Step& step, const std::optional<CollectiveCall>& call) {
+  const auto [begun, is_new] = begun_.emplace(step.bucket, Begun{});
+  HPSIM_CHECK(is_new, "bucket {} is unsharded twice", step.bucket);
+  if (!call) return;
+  Member& member = member_of(*plan_.steps[static_cast<std::size_t>(call->plan_step)].collective);
+  begun->second.record = &record(*call, member);
+  if (is_sent(*call))
+    begun->second.collective = session_.begin(*call, member.group, begun->second.record->tag);
 }
 
 void PlanRunner::complete(int bucket, std::int64_t plan_step) {
   const auto begun = begun_.find(bucket);
   HPSIM_CHECK(begun != begun_.end(), "no unshard of bucket {} is begun", bucket);
   if (begun->second.collective) session_.complete(*begun->second.collective);
-  result_.executed(session_.rank())[begun->second.number].completed_in = plan_step;
+  if (begun->second.record != nullptr) begun->second.record->completed_in = plan_step;
   begun_.erase(begun);
 }
 
@@ -135,6 +102,8 @@ void PlanRunner::run_all() {
     slot.progress.store(plan_.steps[static_cast<std::size_t>(i)].step, std::memory_order_relaxed);
     run_step(i);
   }
+  order_.end();
+  session_.note_difference(order_.difference());
   slot.steps_end_ns.store(now_ns());
 }
 

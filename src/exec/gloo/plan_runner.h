@@ -3,26 +3,26 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <string>
 #include <utility>
+#include <vector>
 
 #include "engine/rank_engine.h"
 #include "exec/gloo/planted_faults.h"
 #include "exec/gloo/rank_session.h"
 #include "plan/plan.h"
+#include "trace/planned_collectives.h"
 #include "trace/run_result.h"
 
 namespace hpsim {
-
-/// What a step of the plan is about, for people: "all_gather of unit l0 (forward, step 0)",
-/// "forward of l0 (step 0)", "optimizer (step 0)"; steps are counted from 0 as in reports.
-[[nodiscard]] std::string describe_step(const Plan& plan, std::int64_t plan_step);
 
 /// Drives the engine of one rank through the plan, carrying out over the session what it asks for
 /// and recording what was carried out. The faults of the scenario befall the rank on the way.
 class PlanRunner {
  public:
-  PlanRunner(const Plan& plan, RankEngine& engine, RankSession& session, RunResult& result);
+  /// `verified`: the plan that all ranks should carry out; null: `plan`, the one that this rank
+  /// does.
+  PlanRunner(const Plan& plan, RankEngine& engine, RankSession& session, RunResult& result,
+             const Plan* verified = nullptr);
 
   [[nodiscard]] std::int64_t num_steps() const {
     return static_cast<std::int64_t>(plan_.steps.size());
@@ -40,10 +40,13 @@ class PlanRunner {
   /// What an Unshard that is_async has begun.
   struct Begun {
     std::optional<BegunCollective> collective;  ///< none: there is nothing to send
-    std::int64_t number = 0;                    ///< among the rank's collectives
+    ExecutedCollective* record = nullptr;       ///< null: the rank entered none
   };
   [[nodiscard]] Member& member_of(const CollectiveSpec& spec);
+  [[nodiscard]] bool is_sent(const CollectiveCall& call) const;
+  ExecutedCollective& record(const CollectiveCall& call, const Member& member);
   void carry_out(const Step& step, const CollectiveCall& call);
+  void begin_unshard(const Step& step, const std::optional<CollectiveCall>& call);
   void complete(int bucket, std::int64_t plan_step);
 
   const Plan& plan_;
@@ -51,6 +54,8 @@ class PlanRunner {
   RankSession& session_;
   RunResult& result_;
   PlantedFaults faults_;
+  std::vector<std::int64_t> planned_;  ///< plan steps with a collective
+  PlannedOrder order_;
   std::map<std::pair<MeshDims, std::int64_t>, Member> members_;  ///< by dims and consecutive
   std::map<int, Begun> begun_;                                   ///< by bucket
 };

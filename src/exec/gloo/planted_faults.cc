@@ -8,8 +8,8 @@
 #include <csignal>
 #include <stdexcept>
 
+#include "exec/describe_step.h"
 #include "exec/gloo/failure.h"
-#include "exec/gloo/plan_runner.h"
 
 namespace hpsim {
 

@@ -54,7 +54,7 @@ EnteredCollective RankSession::announce(const CollectiveCall& call, RankGroup& g
                                   .group_size = static_cast<std::int64_t>(group.members.size()),
                                   .sequence = group.sequence++,
                                   .tag = tag,
-                                  .plan_step = status_.plan_step,
+                                  .plan_step = call.plan_step,
                                   .elems_in = call.elems_in,
                                   .elems_out = call.elems_out};
   slot_.remember(entered);
@@ -107,6 +107,13 @@ void RankSession::meet() {
       throw gloo::IoException("the other ranks did not finish in time");
     }
   }
+}
+
+void RankSession::note_difference(const std::optional<PlanDifference>& difference) {
+  if (!difference) return;
+  status_.difference = static_cast<std::int64_t>(difference->code);
+  status_.difference_planned = difference->planned;
+  status_.difference_entered = difference->entered;
 }
 
 void RankSession::fail(FailureKind kind, std::string_view text) {

@@ -10,6 +10,7 @@
 #include "engine/rank_engine.h"
 #include "exec/gloo/collectives.h"
 #include "exec/gloo/control_block.h"
+#include "trace/planned_collectives.h"
 
 namespace hpsim {
 
@@ -52,6 +53,8 @@ class RankSession {
   void complete(BegunCollective& begun);
   /// Waits until all ranks have come here. \throws gloo::IoException after the timeout
   void meet();
+  /// Tells with the next collective, or at the end, where the rank left the plan.
+  void note_difference(const std::optional<PlanDifference>& difference);
   /// Tells why this rank is about to end.
   void fail(FailureKind kind, std::string_view text);
 

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "exec/gloo/announced_counts.h"
 #include "exec/interrupted.h"
 #include "exec/shared_memory.h"
 
@@ -71,6 +72,9 @@ void run_as_rank(const ControlBlock& control, Rank rank, double timeout_s,
     _exit(kFailed);
   } catch (const gloo::EnforceNotMet& lost) {
     session.fail(FailureKind::Transport, lost.what());
+    _exit(kFailed);
+  } catch (const CountsDisagree& fault) {
+    session.fail(FailureKind::Counts, fault.what());
     _exit(kFailed);
   } catch (const std::bad_alloc&) {
     session.fail(FailureKind::Own,
@@ -156,7 +160,9 @@ Failure settled(Failure failure, RankProcesses& processes, const ControlBlock& c
   std::string help = failure.help;
   const std::string output = processes.output();
   if (!output.empty()) help += (help.empty() ? "" : "; ") + ("the ranks wrote: " + output);
-  throw Error(ErrorKind::RankFailure, failure.message, help);
+  throw Error(ErrorKind::RankFailure, {Diagnostic{.message = failure.message,
+                                                  .help = help,
+                                                  .code = std::string(name_of(failure.code))}});
 }
 
 }  // namespace

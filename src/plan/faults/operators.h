@@ -13,7 +13,7 @@ struct NamedPlanFault {
 
 // What find_plan_fault looks through.
 
-/// Of stage Plan.
+/// Of stage Plan: those of early passes first, whose mistakes go on to all that follows.
 [[nodiscard]] std::span<const NamedPlanFault> planning_operators();
 /// Of stage Run: what ranks carry out instead of the plan.
 [[nodiscard]] std::span<const NamedPlanFault> executed_operators();

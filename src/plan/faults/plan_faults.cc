@@ -35,10 +35,11 @@ Diagnostic no_place_for(const FaultSpec& fault, const Scenario& scenario) {
 Plan plant_plan_faults(Plan plan) {
   std::vector<Diagnostic> refused;
   const std::vector<FaultSpec> faults = plan.scenario.faults;
-  for (const FaultSpec& fault : faults) {
-    if (fault_kind(fault.name).stage != FaultStage::Plan) continue;
-    if (!find_plan_fault(fault.name)(plan, fault))
-      refused.push_back(no_place_for(fault, plan.scenario));
+  for (const NamedPlanFault& named : planning_operators()) {
+    for (const FaultSpec& fault : faults) {
+      if (fault.name == named.name && !named.apply(plan, fault))
+        refused.push_back(no_place_for(fault, plan.scenario));
+    }
   }
   if (!refused.empty()) throw Error(ErrorKind::InvalidScenario, std::move(refused));
   return plan;

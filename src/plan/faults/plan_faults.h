@@ -16,7 +16,8 @@ using PlanFault = bool (*)(Plan& plan, const FaultSpec& fault);
 /// Those of stage Run change no number of steps, and no step's place.
 [[nodiscard]] PlanFault find_plan_fault(std::string_view name);
 
-/// The plan with the faults of stage Plan of its scenario in it, as if a pass had made them.
+/// The plan with the faults of stage Plan of its scenario in it, as if a pass had made them: in the
+/// order of planning_operators, however the scenario lists them.
 /// \throws Error (InvalidScenario) with every one of them that has no place in it
 [[nodiscard]] Plan plant_plan_faults(Plan plan);
 

@@ -1,4 +1,5 @@
 #include "exec/gloo/gloo_executor.h"
+#include "exec/describe_step.h"
 
 #include <algorithm>
 #include <atomic>

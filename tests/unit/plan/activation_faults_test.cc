@@ -130,16 +130,23 @@ TEST_CASE("planted: a change of layout does not do what its layouts ask for") {
       return codes_of(chain.plan);
     };
     const Codes shape = {FindingCode::CommShape};
-    CHECK(after([](Step& step, Transition&) { step.collective.reset(); }) == shape);
+    const Codes group = {FindingCode::CommGroup};
+    const Codes scale = {FindingCode::GradScale};
+    CHECK(after([](Step& step, Transition&) { step.collective.reset(); }) ==
+          Codes{FindingCode::CommCount});
     CHECK(after([](Step& step, Transition&) { step.collective->op = CollectiveOp::AllToAll; }) ==
-          shape);
-    CHECK(after([](Step& step, Transition&) { step.collective->dims = {0}; }) == shape);
-    CHECK(after([](Step& step, Transition&) { step.collective->group_size = 4; }) == shape);
+          Codes{FindingCode::CommOrder});
+    CHECK(after([](Step& step, Transition&) { step.collective->takes_max = true; }) ==
+          Codes{FindingCode::CommOrder});
+    CHECK(after([](Step& step, Transition&) { step.collective->dims = {0}; }) == group);
+    CHECK(after([](Step& step, Transition&) { step.collective->group_size = 4; }) == group);
+    CHECK(after([](Step& step, Transition&) { step.collective->consecutive = 2; }) == group);
     CHECK(after([](Step& step, Transition&) { step.collective->elems_in = 7; }) == shape);
     CHECK(after([](Step& step, Transition&) { step.collective->elems_out = 7; }) == shape);
-    CHECK(after([](Step& step, Transition&) { step.collective->scale = 0.5; }) == shape);
-    CHECK(after([](Step& step, Transition&) { step.collective->prescale = 2; }) == shape);
-    CHECK(after([](Step& step, Transition&) { step.collective->dtype = DType::Float64; }) == shape);
+    CHECK(after([](Step& step, Transition&) { step.collective->scale = 0.5; }) == scale);
+    CHECK(after([](Step& step, Transition&) { step.collective->prescale = 2; }) == scale);
+    CHECK(after([](Step& step, Transition&) { step.collective->dtype = DType::Float64; }) ==
+          Codes{FindingCode::CommDtype});
     CHECK(after([](Step&, Transition& transition) { transition.op = RedistributeOp::Keep; }) ==
           shape);
     CHECK(after([](Step&, Transition& transition) { transition.mesh_dims = {0}; }) == shape);

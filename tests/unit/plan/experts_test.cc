@@ -254,7 +254,7 @@ TEST_CASE("planted: an exchange over other ranks, or of other sizes, than the ex
   Plan plan = split_over_ep();
   plan.steps[static_cast<std::size_t>(find(plan, StepKind::Dispatch, Phase::Forward))]
       .collective->dims = {0};
-  CHECK(codes_of(plan) == Codes{FindingCode::CommShape});
+  CHECK(codes_of(plan) == Codes{FindingCode::CommGroup});
   plan = split_over_ep();
   plan.steps[static_cast<std::size_t>(find(plan, StepKind::Route, Phase::Forward))]
       .collective->elems_in = 3;
@@ -262,7 +262,7 @@ TEST_CASE("planted: an exchange over other ranks, or of other sizes, than the ex
   plan = split_over_ep();
   plan.steps[static_cast<std::size_t>(find(plan, StepKind::Combine, Phase::Backward))]
       .collective.reset();
-  CHECK(codes_of(plan) == Codes{FindingCode::CommShape});
+  CHECK(codes_of(plan) == Codes{FindingCode::CommCount});
 }
 
 TEST_CASE("planted: gradients of experts summed over ep, or of the router not") {

@@ -11,6 +11,7 @@
 #include "plan/rank_layout.h"
 #include "plan/verify_plan.h"
 #include "trace/plan_ledger.h"
+#include "trace/planned_collectives.h"
 #include "verify/compare_runs.h"
 
 namespace hpsim::test {
@@ -94,9 +95,16 @@ void fill_execution(const Plan& plan, Rank rank, RunResult& run) {
     const std::int64_t in = spec.elems_in.at(plan.mesh(), coordinate);
     const std::int64_t out = spec.elems_out.at(plan.mesh(), coordinate);
     run.executed(rank)[record.num_collectives++] = {
-        step, in, out,
+        step,
+        in,
+        out,
         collective_tag(plan, step, plan.mesh().index_along(others, coordinate), in, out),
-        plan.steps[i].is_async ? overlaps.at(step).completed_in : step};
+        plan.steps[i].is_async ? overlaps.at(step).completed_in : step,
+        spec.op,
+        spec.dtype,
+        spec.takes_max,
+        dims_mask(spec.dims),
+        spec.consecutive};
   }
   const PlannedMemory memory = planned_memory(plan, coordinate);
   record.init = memory.init;

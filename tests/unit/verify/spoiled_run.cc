@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/executed_call.h"
 #include "exec/local_collectives.h"
 #include "mesh/group.h"
 
@@ -29,11 +30,9 @@ void exchange(const Plan& plan, const Step& step, const Calls& calls, const Spoi
     for (const Rank rank : groups[g]) {
       const CollectiveCall& call = calls[static_cast<std::size_t>(rank.value)].value();
       RankRecord& record = result.rank_record(rank);
-      result.executed(rank)[record.num_collectives++] = {
-          call.plan_step, call.elems_in, call.elems_out,
-          collective_tag(plan, call.plan_step, static_cast<std::int64_t>(g), call.elems_in,
-                         call.elems_out),
-          call.plan_step};
+      ExecutedCollective& executed = result.executed(rank)[record.num_collectives++];
+      executed = executed_call(plan, call, static_cast<std::int64_t>(g));
+      executed.completed_in = call.plan_step;
       if (spoiling.sent) spoiling.sent(step, rank, call);
       of_group.push_back(&call);
     }
