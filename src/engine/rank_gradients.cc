@@ -315,10 +315,11 @@ void RankMemory<T>::check_row_padding(int b, const T* row) {
 }
 
 #define HPSIM_INSTANTIATE(T)                                             \
-  template RowBlocks<T> RankMemory<T>::whole_gradient(int);              \
   template RowBlocks<T> RankMemory<T>::gradient_place(int);              \
+  template RowBlocks<T> RankMemory<T>::whole_gradient(int);              \
   template void RankMemory<T>::begin_gradients(const Step&);             \
   template bool RankMemory<T>::end_gradients(const Step&);               \
+  template void RankMemory<T>::seal(int);                                \
   template RankMemory<T>::Ends RankMemory<T>::begin_reduce_scatter(int); \
   template void RankMemory<T>::end_reduce_scatter(int);                  \
   template std::span<T> RankMemory<T>::arrived_row(int);                 \
