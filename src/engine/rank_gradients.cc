@@ -294,8 +294,8 @@ void RankMemory<T>::scale_waiting(int p, T factor) {
   if (state.reduced.data() != nullptr && state.open_row >= 0) {
     const int position = Plan::position_in(open_row(b), p);
     if (position >= 0) {
-      const std::int64_t offset = open_row(b).offsets.at(static_cast<std::size_t>(position)).at(
-          plan_.mesh(), coordinate_);
+      const std::int64_t offset =
+          open_row(b).offsets.at(static_cast<std::size_t>(position)).at(plan_.mesh(), coordinate_);
       scale(bucket_at(b).reduce_dtype, state.reduced.data() + offset, slot.held.elems);
     }
   }
