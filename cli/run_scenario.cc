@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/units.h"
+#include "baseline/contributions.h"
 #include "baseline/eigen_baseline.h"
 #include "exec/limits.h"
 #include "plan/build_plan.h"
@@ -31,6 +32,22 @@ ReferenceRun reference_for(const VerifiedPlan& plan, const RunResult& run) {
     if (plan->scenario.faults.empty()) throw;
     return run_baseline(plan->scenario);
   }
+}
+
+/// What the baseline answers once a check has failed.
+CauseSources causes_from_baseline(const Scenario& scenario, const ReferenceRun& reference) {
+  using Tensors = CauseSources::Tensors;
+  return {
+      .cost =
+          [&](const ContributionRequest& request) { return contribution_cost(scenario, request); },
+      .contributions =
+          [&](const ContributionRequest& request, const Tensors& parameters) {
+            return contributions_to(scenario, request, parameters);
+          },
+      .gradients =
+          [&](const Scenario& variant, std::int64_t step, const Tensors& parameters) {
+            return gradients_of_step(variant, step, parameters, reference.confidence);
+          }};
 }
 
 /// \throws Error (Usage) if --full would list more ranks than anybody reads
@@ -68,7 +85,8 @@ Report judged_run(const Scenario& scenario, const RunSettings& settings, Progres
 
   const double verify_start_s = now_s();
   if (!is_exact) reference = reference_for(plan, run);
-  const Verdict verdict = compare_runs(plan, run, reference);
+  const Verdict verdict =
+      compare_runs(plan, run, reference, causes_from_baseline(plan->scenario, reference));
   Report report = make_report(plan, run, reference, verdict);
 
   report.timing = {.start_s = run_start_s - start_s,

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "baseline/gradient_stages.h"
@@ -22,13 +23,26 @@ class ParameterGradients {
  public:
   using Tensor = typename Arithmetic::Tensor;
   using Plain = PlainTensor<typename Arithmetic::Number>;
-  /// The values of the gradient from rows [first, first + count); none where nothing is narrow.
+  /// The values of the gradient from rows [first, first + count); none where nobody needs them.
   using Block = std::function<Plain(std::int64_t first, std::int64_t count)>;
+
+  /// Is given the blocks of a parameter, the rows that a sample has, and a tensor of the size that
+  /// they make: all of the gradient, or, of elementwise parameters, the next part of it.
+  using Watcher = std::function<void(const std::vector<Block>&, std::int64_t, const Plain&)>;
 
   ParameterGradients(const Scenario& scenario, Arithmetic& arithmetic)
       : scenario_(scenario), arithmetic_(arithmetic), is_emulated_(is_emulated(scenario)) {
     if (is_emulated_) partial_dims_ = partial_dims(scenario);
   }
+
+  /// Calls `watcher` for parameter `p` once its blocks are known.
+  void watch(int p, Watcher watcher) {
+    watched_ = p;
+    watcher_ = std::move(watcher);
+  }
+
+  /// Whether anybody computes parts of the gradient of `p`.
+  [[nodiscard]] bool needs_blocks(int p) const { return is_emulated_ || p == watched_; }
 
   /// Where ranks hold parts of what a gradient is of one sample, each is rounded, too: the
   /// arithmetic's sums are of such terms, until that is ended.
@@ -42,8 +56,8 @@ class ParameterGradients {
 
   /// Of what function(arithmetic, a, b) makes of two tensors with one row per position.
   template <class Function>
-  [[nodiscard]] Block block_of(const Tensor& a, const Tensor& b, const Function& function) {
-    if (!is_emulated_) return {};
+  [[nodiscard]] Block block_of(int p, const Tensor& a, const Tensor& b, const Function& function) {
+    if (!needs_blocks(p)) return {};
     return [this, a = std::make_shared<const Tensor>(a), b = std::make_shared<const Tensor>(b),
             function](std::int64_t first, std::int64_t count) {
       Arithmetic arithmetic = arithmetic_.without_rounding();
@@ -54,6 +68,7 @@ class ParameterGradients {
 
   /// `positions` are rows of a sample.
   void finish(Tensor& gradient, int p, const std::vector<Block>& blocks, std::int64_t positions) {
+    if (p == watched_) watcher_(blocks, positions, Arithmetic::values(gradient));
     std::vector<double> variance;
     if (is_emulated_) variance = stage_variance(Arithmetic::values(gradient), p, blocks, positions);
     arithmetic_.scale_gradient(gradient, gradient_factor(scenario_, p),
@@ -112,6 +127,8 @@ class ParameterGradients {
   const Scenario& scenario_;
   Arithmetic& arithmetic_;
   bool is_emulated_;
+  int watched_ = -1;
+  Watcher watcher_;
   std::vector<MeshDims> partial_dims_;
 };
 

@@ -65,6 +65,11 @@ class ReferencePass {
         carrier_(dtypes_.carrier()),
         of_parameters_(scenario, arithmetic) {}
 
+  /// See ParameterGradients.
+  void watch(int p, typename ParameterGradients<Arithmetic>::Watcher watcher) {
+    of_parameters_.watch(p, std::move(watcher));
+  }
+
   [[nodiscard]] PassResult<Arithmetic> run() {
     result_.gradients.resize(parameters_.size());
     gather_parameters();
@@ -167,7 +172,7 @@ class ReferencePass {
         of_parameters_.set_terms(p);
         Tensor part = arithmetic_.column_products(x, error);
         arithmetic_.clear_term_rounding();
-        of_parameters_.finish(part, p, {of_parameters_.block_of(x, error, column_products)}, 1);
+        of_parameters_.finish(part, p, {of_parameters_.block_of(p, x, error, column_products)}, 1);
         arithmetic_.assign(gradient, begin, part);
       });
     }
@@ -447,14 +452,15 @@ class ReferencePass {
       pass_on(module, 1, std::move(gradients[1]));
       const std::vector<int>& weights = module_parameters_[module].weights;
       for (std::size_t i = 0; i < weights.size(); ++i) {
-        add_gradient(weights[i], experts_block(module, dy, 2 + i),
+        add_gradient(weights[i], experts_block(weights[i], module, dy, 2 + i),
                      [&] { return std::move(gradients[2 + i]); });
       }
     }
   }
 
-  [[nodiscard]] Block experts_block(std::size_t module, const Tensor& dy, std::size_t index) {
-    if (!dtypes_.is_emulated()) return {};
+  [[nodiscard]] Block experts_block(int p, std::size_t module, const Tensor& dy,
+                                    std::size_t index) {
+    if (!of_parameters_.needs_blocks(p)) return {};
     const auto x = std::make_shared<const Tensor>(input(module, 0));
     const auto logits = std::make_shared<const Tensor>(input(module, 1));
     const auto of_y = std::make_shared<const Tensor>(dy);
@@ -476,7 +482,7 @@ class ReferencePass {
                                           const Tensor& x) {
         return weight_gradient(arithmetic, module, of_y, x);
       };
-      add_gradient(index, of_parameters_.block_of(dy, input(module), compute), [&] {
+      add_gradient(index, of_parameters_.block_of(index, dy, input(module), compute), [&] {
         of_parameters_.set_terms(index);
         Tensor gradient = compute(arithmetic_, dy, input(module));
         arithmetic_.clear_term_rounding();
@@ -487,7 +493,7 @@ class ReferencePass {
     const auto compute = [](Arithmetic& arithmetic, const Tensor& of_y, const Tensor& /*same*/) {
       return arithmetic.bias_gradient(of_y);
     };
-    add_gradient(own.bias, of_parameters_.block_of(dy, dy, compute), [&] {
+    add_gradient(own.bias, of_parameters_.block_of(own.bias, dy, dy, compute), [&] {
       of_parameters_.set_terms(own.bias);
       Tensor gradient = arithmetic_.bias_gradient(dy);
       arithmetic_.clear_term_rounding();

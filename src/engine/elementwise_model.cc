@@ -82,6 +82,7 @@ class ElementwiseModel : public LocalModel<T> {
     memory_.give_back(MemoryKind::Activations, scenario_.numerics.dtype, targets_[at], drawn);
   }
 
+  [[nodiscard]] std::span<T> routing_weights(int /*module*/) override { return {}; }
   [[nodiscard]] std::span<T> output_of(int /*module*/) override { return {}; }
   CollectiveEnds<T> begin_redistribute(const Step& step) override {
     HPSIM_CHECK(false, "redistribution {} of a model without activations", step.redistribution);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "engine/activation_exchange.h"
@@ -54,6 +55,9 @@ class LocalExperts {
   void forget_forward();
   /// dx, unless nothing needs it, and dlogits, unless it is null.
   void input_gradients(T* dx, T* dlogits);
+
+  /// [rows, num_experts] \pre begin_route
+  [[nodiscard]] std::span<T> probabilities() { return p_; }
 
   /// Rows that chose each of all experts, in reach or not.
   [[nodiscard]] std::vector<std::int64_t> routed_counts() const;

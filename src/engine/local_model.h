@@ -65,6 +65,10 @@ class LocalModel {
   /// How many positions the rank routed to each expert. \pre the forward of the experts module
   [[nodiscard]] virtual std::vector<std::int64_t> routed_counts(int module) const = 0;
 
+  /// The weights of experts, [rows, experts], as this rank has chosen by them, for planted faults.
+  /// \pre its Route
+  [[nodiscard]] virtual std::span<T> routing_weights(int module) = 0;
+
   /// The output of a module as this rank holds it, for planted faults. \pre its forward; nothing
   /// where the model is elementwise
   [[nodiscard]] virtual std::span<T> output_of(int module) = 0;

@@ -131,6 +131,10 @@ class ModuleModel : public LocalModel<T> {
     return experts_.at(module).routed_counts();
   }
 
+  [[nodiscard]] std::span<T> routing_weights(int module) override {
+    return experts_.at(module).probabilities();
+  }
+
   [[nodiscard]] std::span<T> output_of(int module) override {
     LocalActivation<T>& output = value(planned_at(module).output);
     return {output.data.data(), static_cast<std::size_t>(output.elems)};

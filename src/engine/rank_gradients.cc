@@ -276,6 +276,34 @@ void RankMemory<T>::drop_gradients() {
 }
 
 template <class T>
+void RankMemory<T>::scale_waiting(int p, T factor) {
+  Slot& slot = slot_at(p);
+  const int b = parameter_at(p).bucket;
+  BucketState& state = state_at(b);
+  const auto scale = [&](DType dtype, T* values, std::int64_t elems) {
+    for (std::int64_t i = 0; i < elems; ++i)
+      values[i] *= factor;
+    round_to(dtype, values, elems);
+  };
+  if (slot.gradient_offset >= 0 && slot.has_content) {
+    const RowBlocks<T> place = gradient_place(p);
+    place.each_block([&](T* block, std::int64_t /*first*/, std::int64_t rows) {
+      scale(bucket_at(b).reduce_dtype, block, rows * place.row_elems);
+    });
+  }
+  if (state.reduced.data() != nullptr && state.open_row >= 0) {
+    const int position = Plan::position_in(open_row(b), p);
+    if (position >= 0) {
+      const std::int64_t offset = open_row(b).offsets.at(static_cast<std::size_t>(position)).at(
+          plan_.mesh(), coordinate_);
+      scale(bucket_at(b).reduce_dtype, state.reduced.data() + offset, slot.held.elems);
+    }
+  }
+  if (slot.gradient.data() != nullptr)
+    scale(parameter_at(p).dtype, slot.gradient.data(), slot.held.elems);
+}
+
+template <class T>
 void RankMemory<T>::check_row_padding(int b, const T* row) {
   const GradientRow& gradients = open_row(b);
   for (std::size_t i = 0; i < gradients.parameters.size(); ++i) {
@@ -300,6 +328,7 @@ void RankMemory<T>::check_row_padding(int b, const T* row) {
   template T* RankMemory<T>::reduced_row(int);                           \
   template std::span<T> RankMemory<T>::part_of(int, int, T*) const;      \
   template bool RankMemory<T>::store_gradients(int);                     \
+  template void RankMemory<T>::scale_waiting(int, T);                    \
   template T* RankMemory<T>::gradient(int);                              \
   template void RankMemory<T>::drop_gradients();
 HPSIM_INSTANTIATE(float)

@@ -104,6 +104,9 @@ class RankMemory {
   /// True sizes of the row become the gradients of the shards, or are added to them; the row is
   /// freed. Returns whether a value changed by rounding.
   bool store_gradients(int bucket);
+  /// Multiplies what earlier passes of the optimizer step left of a parameter's gradient, not yet
+  /// reduced, reduced or stored. For planted faults.
+  void scale_waiting(int parameter, T factor);
   /// Null: the parameter has no gradient in this optimizer step.
   [[nodiscard]] T* gradient(int parameter);
   void drop_gradients();

@@ -22,7 +22,8 @@ inline constexpr std::int64_t kFactsOfBucketCollective = 7;
 ///                                     those of its range
 ///   AverageWeights   all_reduce       average_dims         its row
 ///
-/// A collective of another step, or another op, is COMM_ORDER, and no more is said of it.
+/// A collective of another step, another op, or the largest for the sum, is COMM_ORDER, and no more
+/// is said of it.
 /// \pre the step has a bucket and a collective
 [[nodiscard]] std::vector<SpecDifference> bucket_collective_differences(const Plan& plan,
                                                                         const Step& step,

@@ -389,8 +389,11 @@ class Replay {
            [&] { return fmt::format("a norm over {} ranks has one all_reduce", num_ranks); });
     if (!step.collective) return;
     const CollectiveSpec& spec = *step.collective;
-    expect(spec.op == CollectiveOp::AllReduce && plan_.mesh().size(spec.dims) == num_ranks &&
-               spec.group_size == num_ranks && spec.consecutive == 0,
+    require(spec.op == CollectiveOp::AllReduce, FindingCode::CommOrder, step, [&] {
+      return fmt::format("{}, expected {}", name_of(spec.op), name_of(CollectiveOp::AllReduce));
+    });
+    expect(plan_.mesh().size(spec.dims) == num_ranks && spec.group_size == num_ranks &&
+               spec.consecutive == 0,
            FindingCode::CommGroup, step, [&] {
              return fmt::format("over {} ranks, the norm is of {}", plan_.mesh().size(spec.dims),
                                 num_ranks);

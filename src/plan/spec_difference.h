@@ -16,12 +16,12 @@ struct SpecDifference {
 
 /// In this order:
 ///
-///   one of them is missing            COMM_COUNT   "no all_reduce over tp", "..., none is asked
-///   for" op, or max for sum                COMM_ORDER   "all_gather, expected all_reduce" dims,
-///   size, runs of members       COMM_GROUP   "over (fsdp), expected over (tp)" dtype COMM_DTYPE
-///   "bfloat16 on the wire, expected float32" factors                           GRAD_SCALE "scaled
-///   by 0.5, expected 1" elements, or who may tell them    COMM_SHAPE   "9 elements in and 8 out,
-///   expected 8 and 8"
+///   one is missing         COMM_COUNT   "no all_reduce over (tp), 2 ranks"
+///   op, or max for sum     COMM_ORDER   "all_gather, expected all_reduce"
+///   dims, size, runs       COMM_GROUP   "over (fsdp), 4 ranks, expected over (tp), 2 ranks"
+///   dtype                  COMM_DTYPE   "bfloat16 on the wire, expected float32"
+///   factors                GRAD_SCALE   "scaled by 0.5, expected 1"
+///   elements               COMM_SHAPE   "9 elements in and 8 out, expected 8 and 8"
 [[nodiscard]] std::optional<SpecDifference> difference_of(
     const Mesh& mesh, const std::optional<CollectiveSpec>& got,
     const std::optional<CollectiveSpec>& wanted);

@@ -54,7 +54,13 @@ std::string finding_annotations(const Report& report) {
                      .line = finding.line,
                      .column = finding.column,
                      .title = name_of(finding.code),
-                     .message = place_of(finding) + ": " + explanation_of(finding)});
+                     .message = place_of(finding) + ": " + finding.message});
+  }
+  for (const LeftOut& left_out : report.left_out) {
+    text += command({.severity = left_out.errors > 0 ? Severity::Error : Severity::Warning,
+                     .file = report.file,
+                     .title = name_of(left_out.check),
+                     .message = left_out_text(left_out)});
   }
   return text;
 }

@@ -152,6 +152,8 @@ Json comparable_json(const Report& report, bool full) {
   json["exit_code"] = report.exit_code;
   json["checks"] = list_json(report.checks, check_json);
   json["findings"] = list_json(report.findings, finding_json);
+  if (!report.left_out.empty())
+    json["findings_left_out"] = list_json(report.left_out, left_out_json);
   json["warnings"] = Json::array();
   for (const Finding& finding : report.findings) {
     if (finding.severity == Severity::Warning) json["warnings"].push_back(finding_json(finding));

@@ -240,6 +240,12 @@ Json finding_json(const Finding& finding) {
   return json;
 }
 
+Json left_out_json(const LeftOut& left_out) {
+  return {{"check", name_of(left_out.check)},
+          {"errors", left_out.errors},
+          {"warnings", left_out.warnings}};
+}
+
 Json diagnostic_json(const Diagnostic& diagnostic) {
   Json json = {{"file", diagnostic.file},       {"line", diagnostic.line},
                {"column", diagnostic.column},   {"pointer", diagnostic.pointer},

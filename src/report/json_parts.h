@@ -44,6 +44,7 @@ void add_kinds(const BytesByKind& bytes, Json& json);
 
 [[nodiscard]] Json check_json(const CheckResult& check);
 [[nodiscard]] Json finding_json(const Finding& finding);
+[[nodiscard]] Json left_out_json(const LeftOut& left_out);
 [[nodiscard]] Json diagnostic_json(const Diagnostic& diagnostic);
 
 template <class T, class Function>

@@ -101,8 +101,7 @@ class Suite {
 
 std::string finding_line(const Report& report, const Finding& finding) {
   return printable_line(fmt::format("{}: {} {}: {}", source_of(report, finding),
-                                    name_of(finding.code), place_of(finding),
-                                    explanation_of(finding))) +
+                                    name_of(finding.code), place_of(finding), finding.message)) +
          "\n";
 }
 
@@ -115,6 +114,9 @@ void add_check(const Report& report, const CheckResult& check, Suite& suite) {
     const bool is_error = finding.severity == Severity::Error;
     (is_error ? errors : warnings) += finding_line(report, finding);
     if (is_error && first_error == nullptr) first_error = &finding;
+  }
+  for (const LeftOut& left_out : report.left_out) {
+    if (left_out.check == check.id) errors += report.file + ": " + left_out_text(left_out) + "\n";
   }
   const pugi::xml_node test = suite.add_case(name_of(check.id));
   if (first_error != nullptr) {

@@ -107,7 +107,7 @@ std::string finding_item(const Report& report, const Finding& finding) {
   return fmt::format("- **{}**{} {} {}\\\n  {}\n", name_of(finding.code),
                      finding.severity == Severity::Warning ? " (warning)" : "",
                      code_span(source_of(report, finding)), markdown_text(place_of(finding)),
-                     markdown_text(explanation_of(finding)));
+                     markdown_text(finding.message));
 }
 
 /// "\nand 3 more findings\n"; empty if all are shown.
@@ -126,6 +126,8 @@ std::string details(const Report& report) {
   for (std::size_t i = 0; i < std::min(findings.size(), kMostShown); ++i)
     text += finding_item(report, findings[i]);
   text += left_out(report.findings.size(), "finding");
+  for (const LeftOut& rest : report.left_out)
+    text += "\n" + markdown_text(left_out_text(rest)) + "\n";
   if (!report.diagnostics.empty()) {
     std::string lines;
     for (std::size_t i = 0; i < std::min(report.diagnostics.size(), kMostShown); ++i)

@@ -115,6 +115,7 @@ PlanReport make_plan_report(Plan plan) {
   } catch (const PlanRejected& rejected) {
     report.checks = rejected.checks().results;
     report.findings = rejected.findings();
+    report.left_out = keep_told(report.findings);
     const std::vector<Finding>& warnings = rejected.checks().warnings;
     report.findings.insert(report.findings.end(), warnings.begin(), warnings.end());
   }
@@ -162,6 +163,8 @@ Json plan_json(const PlanReport& report, const PlanView& view) {
       {"findings", list_json(report.findings, finding_json)},
       {"optimizer_steps",
        {{"count", scenario.training.steps}, {"differ_from_first", std::move(differs)}}}};
+  if (!report.left_out.empty())
+    json["findings_left_out"] = list_json(report.left_out, left_out_json);
   json["memory"] = memory_json(report);
   json["steps"] = Json::array();
   std::int64_t seq = 0;

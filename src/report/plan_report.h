@@ -18,6 +18,7 @@ struct PlanReport {
   bool passed = false;
   std::vector<CheckResult> checks;
   std::vector<Finding> findings;  ///< errors, then warnings
+  std::vector<LeftOut> left_out;  ///< see Report
   /// As all steps need it; no events where the plan is rejected, or its ranks are of too many
   /// kinds.
   MemoryProfile memory;

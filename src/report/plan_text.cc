@@ -412,6 +412,7 @@ class PlanText {
                        : fmt::format(", {} failed: {}", failed.size(), fmt::join(failed, ", "));
     Report findings;
     findings.findings = report_.findings;
+    findings.left_out = report_.left_out;
     return fmt::format("\n  {}\n\n{}  {}{}, {} compared; nothing has run\n", checks, badge,
                        counted(static_cast<std::int64_t>(report_.checks.size()), "check"), failures,
                        counted(compared, "fact")) +

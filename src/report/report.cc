@@ -392,6 +392,7 @@ Report make_report(const VerifiedPlan& plan, const RunResult& run, const Referen
   report.exit_code = verdict.passed() ? 0 : 1;
   report.checks = verdict.checks;
   report.findings = verdict.findings;
+  report.left_out = verdict.left_out;
   locate_findings(scenario, report.findings);
   add_plan(*plan, report);
   add_routed(*plan, run, report);
@@ -426,6 +427,7 @@ Report make_rejected_report(const Scenario& scenario, const std::string& backend
   report.exit_code = 1;
   report.checks = rejected.checks().results;
   report.findings = rejected.findings();
+  report.left_out = keep_told(report.findings);
   locate_findings(scenario, report.findings);
   return report;
 }

@@ -137,6 +137,7 @@ struct Report {
   int exit_code = 70;
   std::vector<CheckResult> checks;
   std::vector<Finding> findings;  ///< errors and warnings
+  std::vector<LeftOut> left_out;  ///< of checks with many findings: how many are not told
   std::vector<Diagnostic> diagnostics;
   std::vector<std::string> notes;  ///< what to know when reading the numbers
 

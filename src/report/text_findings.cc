@@ -23,11 +23,13 @@ std::string findings_text(const Report& report, const TextStyle& style) {
     text += painted(fmt::format("{} {}", is_error ? "✗" : "!", name_of(finding.code)),
                     is_error ? Ink::Red : Ink::Yellow, style.color);
     text += "  " + place_of(finding) + "\n";
-    text += wrapped(explanation_of(finding), 4, kTextWidth);
+    text += wrapped(finding.message, 4, kTextWidth);
     if (is_error && finding.line > 0) {
       text += "    " + painted(source_of(report, finding), Ink::Dim, style.color) + "\n";
     }
   }
+  for (const LeftOut& left_out : report.left_out)
+    text += painted("… " + left_out_text(left_out), Ink::Dim, style.color) + "\n";
   if (folds) {
     text += painted(fmt::format("… {} more findings; --full or --format json lists them",
                                 count - shown),

@@ -320,13 +320,12 @@ std::string place_of(const Finding& finding) {
                      fmt::join(parts, ", "));
 }
 
-std::string explanation_of(const Finding& finding) {
-  std::string text = finding.message;
-  if (finding.ratio) text += fmt::format("; got / expected = {:.6g}", *finding.ratio);
-  if (!finding.explains.empty()) {
-    text += fmt::format(", which is {}", fmt::join(finding.explains, " or "));
-  }
-  return text;
+std::string left_out_text(const LeftOut& left_out) {
+  std::vector<std::string> parts;
+  if (left_out.errors > 0) parts.push_back(counted(left_out.errors, "error"));
+  if (left_out.warnings > 0) parts.push_back(counted(left_out.warnings, "warning"));
+  return fmt::format("and {} more findings of {}: {}", left_out.errors + left_out.warnings,
+                     name_of(left_out.check), fmt::join(parts, ", "));
 }
 
 std::string source_of(const Report& report, const Finding& finding) {

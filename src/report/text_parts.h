@@ -109,8 +109,8 @@ struct CollectiveKind {
 /// "gradient-parity: weight, rank 3 at (0, 3), step 0, index (5, 0)": where a finding is.
 [[nodiscard]] std::string place_of(const Finding& finding);
 
-/// "got 0.5, expected 0.125; got / expected = 4, which is S=4": what a finding says.
-[[nodiscard]] std::string explanation_of(const Finding& finding);
+/// "and 12 more findings of gradient-parity: 12 errors": what is left out of the findings.
+[[nodiscard]] std::string left_out_text(const LeftOut& left_out);
 
 /// "scenarios/hsdp/b4.json:8:15": where the scenario says what a finding is about; the file alone
 /// if it is not known where.

@@ -94,8 +94,7 @@ class DTypeCheck {
                        culprits.count == 2 ? "" : "s");
   }
   [[nodiscard]] JsonCursor where(int m) const {
-    const std::string pointer = module_pointer(scenario_.model, m);
-    return {&file_.at().value->at(Json::json_pointer(pointer)), pointer};
+    return file_.at().below(module_pointer(scenario_.model, m));
   }
 
   void tell_weights() {

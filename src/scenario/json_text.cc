@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
@@ -172,7 +173,8 @@ class PositionCounter {
 
 }  // namespace
 
-JsonText::JsonText(std::string_view text, std::string file) : file_(std::move(file)), text_(text) {
+JsonText::JsonText(std::string_view text, std::string file)
+    : file_(std::move(file)), text_(text), root_(std::make_unique<Json>()) {
   line_starts_.push_back(0);
   if (text_.size() > kMaxBytes) {
     throw Error(
@@ -188,6 +190,8 @@ JsonText::JsonText(std::string_view text, std::string file) : file_(std::move(fi
   check_size_and_depth();
   parse();
 }
+
+JsonText::~JsonText() = default;
 
 void JsonText::check_size_and_depth() {
   const auto refuse = [&](std::size_t byte, std::string message, std::string help) {
@@ -229,7 +233,7 @@ void JsonText::check_size_and_depth() {
 }
 
 void JsonText::parse() {
-  DocumentBuilder builder(token_starts_, root_);
+  DocumentBuilder builder(token_starts_, *root_);
   Json::sax_parse(text_.begin(), text_.end(), &builder, nlohmann::detail::input_format_t::json,
                   /*strict=*/true, /*ignore_comments=*/true);
   std::vector<Diagnostic> diagnostics;
@@ -291,7 +295,7 @@ std::unordered_map<const Json*, NodePosition> JsonText::positions_of(
       }
     }
   };
-  walk(walk, root_, 0);
+  walk(walk, *root_, 0);
   return positions;
 }
 
@@ -317,6 +321,37 @@ JsonCursor JsonCursor::member(std::string_view key, const Json& child) const {
 
 JsonCursor JsonCursor::element(std::size_t index, const Json& child) const {
   return {&child, fmt::format("{}/{}", pointer, index)};
+}
+
+JsonCursor JsonCursor::below(const std::string& from_root) const {
+  return {&value->at(Json::json_pointer(from_root)), from_root};
+}
+
+bool JsonCursor::is_array() const {
+  return value->is_array();
+}
+
+bool JsonCursor::is_object() const {
+  return value->is_object();
+}
+
+bool JsonCursor::is_string() const {
+  return value->is_string();
+}
+
+const std::string& JsonCursor::string() const {
+  return value->get_ref<const std::string&>();
+}
+
+std::vector<std::int64_t> JsonCursor::integers() const {
+  return value->get<std::vector<std::int64_t>>();
+}
+
+std::vector<std::pair<std::string, JsonCursor>> JsonCursor::members() const {
+  std::vector<std::pair<std::string, JsonCursor>> members;
+  for (const auto& [name, child] : value->get_ref<const Json::object_t&>())
+    members.emplace_back(name, member(name, child));
+  return members;
 }
 
 std::string shortened(std::string_view text, std::size_t size) {

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 namespace hpsim {
@@ -40,10 +42,11 @@ class JsonText {
   /// \throws Error (InvalidScenario) with one diagnostic at the first syntax error, or one for
   ///         each duplicate key
   JsonText(std::string_view text, std::string file);
+  ~JsonText();
   JsonText(const JsonText&) = delete;
   JsonText& operator=(const JsonText&) = delete;
 
-  [[nodiscard]] const Json& root() const { return root_; }
+  [[nodiscard]] const Json& root() const { return *root_; }
   [[nodiscard]] const std::string& file() const { return file_; }
 
   /// Where the given values of this document stood. Walks the document once.
@@ -55,7 +58,7 @@ class JsonText {
   std::string text_;
   std::vector<std::uint32_t> token_starts_;  ///< bytes, of values and keys in file order
   std::vector<std::uint32_t> line_starts_;   ///< bytes
-  Json root_;
+  std::unique_ptr<Json> root_;
 
   [[nodiscard]] SourcePosition position_at(std::size_t byte) const;
   void check_size_and_depth();
@@ -74,6 +77,19 @@ struct JsonCursor {
   /// The member `key`, or element `index`, which is `child`.
   [[nodiscard]] JsonCursor member(std::string_view key, const Json& child) const;
   [[nodiscard]] JsonCursor element(std::size_t index, const Json& child) const;
+  /// What the pointer reaches. \pre this is the root, and there is something
+  [[nodiscard]] JsonCursor below(const std::string& from_root) const;
+
+  // What most readers ask of a value, so that they need not know all of the JSON library.
+  [[nodiscard]] bool is_array() const;
+  [[nodiscard]] bool is_object() const;
+  [[nodiscard]] bool is_string() const;
+  /// \pre is_string()
+  [[nodiscard]] const std::string& string() const;
+  /// \pre is_array(), of integers
+  [[nodiscard]] std::vector<std::int64_t> integers() const;
+  /// In file order. \pre is_object()
+  [[nodiscard]] std::vector<std::pair<std::string, JsonCursor>> members() const;
 };
 
 /// At most `size` bytes of the text, whole characters, and "..." if that is not all.

@@ -4,6 +4,7 @@
 
 #include <charconv>
 #include <cstddef>
+#include <nlohmann/json.hpp>
 #include <unordered_map>
 #include <unordered_set>
 

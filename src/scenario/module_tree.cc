@@ -19,7 +19,7 @@ class TreeReader {
     bool is_known = true;
     std::map<std::string, std::size_t> indices;
     for (std::size_t i = 0; i < elements.size(); ++i) {
-      if (!elements[i].value->is_object()) {
+      if (!elements[i].is_object()) {
         is_known = false;
         continue;
       }
@@ -50,7 +50,7 @@ class TreeReader {
       if (!child) return std::nullopt;
       node.children.push_back(std::move(*child));
     } else if (node.type() == "residual" || node.type() == "sequential") {
-      if (!reader.where("modules").value->is_array()) return std::nullopt;
+      if (!reader.where("modules").is_array()) return std::nullopt;
       auto children = read_all(reader.elements("modules"), name + ".", node.type() == "residual");
       if (children && children->empty()) {
         problems_.add(reader.where("modules"),
@@ -66,7 +66,7 @@ class TreeReader {
 
   std::optional<ModuleNode> read_repeated(const ObjectReader& repeat, const std::string& name) {
     const JsonCursor at = repeat.where("module");
-    if (!repeat.has("module") || !at.value->is_object()) return std::nullopt;
+    if (!repeat.has("module") || !at.is_object()) return std::nullopt;
     const ObjectReader reader(at, "Module", problems_);
     if (reader.has("name")) {
       problems_.add(reader.where("name"),

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
+
 #include "base/check.h"
 #include "scenario/schema.h"
 #include "scenario/type_expr.h"
@@ -18,7 +20,7 @@ const Json& empty_object() {
 
 ObjectReader::ObjectReader(JsonCursor at, std::string object, Problems& problems)
     : at_(std::move(at)), blame_(at_), object_(std::move(object)), problems_(&problems) {
-  HPSIM_CHECK(at_.value->is_object(), "{} is no object", at_.pointer);
+  HPSIM_CHECK(at_.is_object(), "{} is no object", at_.pointer);
   const std::string_view discriminator = discriminator_of(object_);
   if (discriminator.empty() || is_bad(discriminator)) return;
   if (const Json* kind = find(discriminator)) {
@@ -128,14 +130,9 @@ ObjectReader ObjectReader::object(std::string_view key, std::string object) cons
 }
 
 std::vector<std::pair<std::string, JsonCursor>> ObjectReader::members(std::string_view key) const {
-  std::vector<std::pair<std::string, JsonCursor>> members;
   const Json* const found = find(key);
-  if (found == nullptr || !found->is_object()) return members;
-  const JsonCursor at = at_.member(key, *found);
-  for (const auto& [name, member] : found->get_ref<const Json::object_t&>()) {
-    members.emplace_back(name, at.member(name, member));
-  }
-  return members;
+  if (found == nullptr || !found->is_object()) return {};
+  return at_.member(key, *found).members();
 }
 
 std::vector<JsonCursor> ObjectReader::elements(std::string_view key) const {

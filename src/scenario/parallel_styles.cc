@@ -57,7 +57,7 @@ class StyleReader {
                            problems_);
     for (const auto& [pattern, at] : patterns) {
       const std::vector<int> matched = matcher.matches_of(pattern, at);
-      if (at.value->is_string()) read_one(at, matched);
+      if (at.is_string()) read_one(at, matched);
     }
     for (std::size_t i = 0; i < parts_.size(); ++i) {  // inner parts come later
       if (of_parts_[i].at || of_parts_[i].is_bad) apply(parts_[i], of_parts_[i]);
@@ -71,8 +71,7 @@ class StyleReader {
     bool cuts_experts = false;
     bool cuts_others = false;
     for (const auto& [pattern, at] : patterns) {
-      const std::optional<Style> style =
-          at.value->is_string() ? style_of(at.value->get_ref<const std::string&>()) : std::nullopt;
+      const std::optional<Style> style = at.is_string() ? style_of(at.string()) : std::nullopt;
       if (!style || *style == Style::Replicate) continue;
       (*style == Style::Expert ? cuts_experts : cuts_others) = true;
     }
@@ -119,7 +118,7 @@ class StyleReader {
 
   /// One entry of `parallelize`. Of several parts with the same mistake the first is told.
   void read_one(const JsonCursor& at, const std::vector<int>& matched) {
-    const auto& written = at.value->get_ref<const std::string&>();
+    const auto& written = at.string();
     const std::optional<Style> style = style_of(written);
     bool takes_style = matched.empty() || style == Style::Replicate;
     bool is_told = false;

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "scenario/check_types.h"
 #include "scenario/inactive.h"

@@ -151,7 +151,7 @@ std::vector<FaultSpec> read_faults(const ObjectReader& scenario, const std::opti
   std::optional<StallCheck> stalls;
   if (mesh) stalls.emplace(mesh->num_ranks());
   for (const JsonCursor& at : scenario.elements("faults")) {
-    if (!at.value->is_object()) continue;
+    if (!at.is_object()) continue;
     const ObjectReader fault(at, "Fault", scenario.problems());
     faults.push_back(reader.read(fault));
     if (stalls) stalls->add(faults.back(), fault);

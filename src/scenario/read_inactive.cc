@@ -30,7 +30,7 @@ class InactiveReader {
 
   std::vector<InactivePart> read() {
     for (const JsonCursor& at : entries_) {
-      if (!at.value->is_object()) continue;
+      if (!at.is_object()) continue;
       if (!read_entry(ObjectReader(at, "Inactive", problems_))) break;
     }
     return std::move(inactive_);

@@ -164,15 +164,15 @@ class RoleResolver {
     const std::string_view key = key_of(role);
     const JsonCursor where = roles_.where(key);
     if (!roles_.has(key)) return;
-    if (where.value->is_null()) {
+    if (roles_.is_null(key)) {
       is_null_[index(role)] = true;
       return;
     }
-    if (!where.value->is_string()) {
+    if (!where.is_string()) {
       is_good_ = false;
       return;
     }
-    const auto& name = where.value->get_ref<const std::string&>();
+    const auto& name = where.string();
     const std::optional<int> dim = mesh_.find(name);
     if (!dim) {
       complain(where, fmt::format("no mesh dim has the name {}", in_quotes(name)),

@@ -15,7 +15,7 @@ constexpr std::size_t kMaxTensorDims = 64;
 /// The shape of a parameter in which something is wrong is (1,).
 std::optional<ModelSpec> read_elementwise(const ObjectReader& scenario) {
   Problems& problems = scenario.problems();
-  if (!scenario.where("parameters").value->is_object()) return std::nullopt;
+  if (!scenario.where("parameters").is_object()) return std::nullopt;
   ModelSpec model;
   const auto members = scenario.members("parameters");
   if (members.empty()) {
@@ -28,9 +28,9 @@ std::optional<ModelSpec> read_elementwise(const ObjectReader& scenario) {
       problems.add_at_key(at, "a parameter has an empty name", "give it a name");
     }
     JsonCursor shape_at = at;
-    if (at.value->is_object()) shape_at = ObjectReader(at, "Elementwise", problems).where("shape");
-    const bool is_readable = !problems.is_bad(*shape_at.value) && shape_at.value->is_array();
-    const Shape shape = is_readable ? shape_at.value->get<Shape>() : Shape{1};
+    if (at.is_object()) shape_at = ObjectReader(at, "Elementwise", problems).where("shape");
+    const bool is_readable = !problems.is_bad(*shape_at.value) && shape_at.is_array();
+    const Shape shape = is_readable ? shape_at.integers() : Shape{1};
     if (shape.empty()) {
       problems.add(shape_at, fmt::format("parameter {} is a scalar, of 0 dims", in_quotes(name)),
                    "fully_shard takes no scalar parameters; [1] has one element too");
@@ -113,7 +113,7 @@ void check_ties_in_units(const ObjectReader& scenario, const ModelSpec& model,
     const std::string name = in_quotes(model.modules[m].name);
     const std::string first_name = in_quotes(model.modules[first].name);
     scenario.problems().add(
-        {&scenario.at().value->at(Json::json_pointer(pointer)), pointer},
+        scenario.at().below(pointer),
         fmt::format("{} is in {}, but its weight is that of {}, in {}: a unit gathers and reduces "
                     "its own parameters when its own modules are done, so the gradient of a weight "
                     "in two units would be reduced twice, or before it is complete",

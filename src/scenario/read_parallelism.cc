@@ -48,18 +48,15 @@ class ParallelismReader {
     int next = 0;  // parameters are in file order
     for (const auto& [name, at] : scenario_.members("parameters")) {
       const int p = next++;
-      if (!at.value->is_object()) continue;
+      if (!at.is_object()) continue;
       const ObjectReader reader(at, "Elementwise", problems_);
       read_entries(reader.members("placements"), {p});
     }
     PatternMatcher matcher(names_of(parameters_), "parameter", problems_);
     for (const auto& [pattern, at] : scenario_.members("placements")) {
       const std::vector<int> matched = matcher.matches_of(pattern, at);
-      if (!at.value->is_object()) continue;
-      std::vector<std::pair<std::string, JsonCursor>> entries;
-      for (const auto& [dim, value] : at.value->get_ref<const Json::object_t&>())
-        entries.emplace_back(dim, at.member(dim, value));
-      read_entries(entries, matched);
+      if (!at.is_object()) continue;
+      read_entries(at.members(), matched);
     }
     for (std::size_t p = 0; p < parameters_.size(); ++p) {
       check_factors(p);
@@ -142,9 +139,9 @@ class ParallelismReader {
       const MeshDims dims = cutting_order(placements_[weight], 0);
       const std::int64_t num_heads = i == 0 ? spec.heads : spec.kv_heads;
       if (dims.empty() || num_heads % mesh_.size(dims) == 0) continue;
-      const std::string pointer = module_pointer(model_, static_cast<int>(core));
-      const Json& file = scenario_.at().value->at(Json::json_pointer(pointer));
-      const ObjectReader attention({&file, pointer}, "Module", problems_);
+      const JsonCursor module =
+          scenario_.at().below(module_pointer(model_, static_cast<int>(core)));
+      const ObjectReader attention(module, "Module", problems_);
       for (const char* key : {"dim", "heads", "kv_heads"}) {
         if (attention.is_bad(key)) return;
       }
@@ -221,9 +218,9 @@ class ParallelismReader {
     const MeshDims dims = cutting_order(placements_[w1], 0);
     const std::int64_t num_ranks = mesh_.size(dims);
     if (dims.empty() || spec.num_experts % num_ranks == 0) return;
-    const std::string pointer = module_pointer(model_, static_cast<int>(module));
-    const Json& file = scenario_.at().value->at(Json::json_pointer(pointer));
-    const ObjectReader moe({&file, pointer}, "Module", problems_);
+    const JsonCursor at_module =
+        scenario_.at().below(module_pointer(model_, static_cast<int>(module)));
+    const ObjectReader moe(at_module, "Module", problems_);
     if (moe.is_bad("experts") || !moe.has("experts")) return;  // told already
     const JsonCursor* where = nullptr;
     for (const int dim : dims) {
@@ -281,9 +278,8 @@ class ParallelismReader {
                     const std::vector<int>& parameters) {
     for (const auto& [name, at] : entries) {
       const std::optional<int> dim = mesh_dim(name, at);
-      if (!dim || !at.value->is_string()) continue;
-      const std::optional<Placement> placement =
-          placement_of(at, at.value->get_ref<const std::string&>());
+      if (!dim || !at.is_string()) continue;
+      const std::optional<Placement> placement = placement_of(at, at.string());
       if (!placement) continue;
       for (const int p : parameters)
         set(static_cast<std::size_t>(p), *dim, *placement, at);

@@ -23,8 +23,8 @@ std::vector<DType> read_parameter_dtypes(const ObjectReader& numerics, const Sce
   PatternMatcher matcher(names_of(scenario.parameters), "parameter", numerics.problems());
   for (const auto& [pattern, at] : members) {
     const std::vector<int> matched = matcher.matches_of(pattern, at);
-    if (!at.value->is_string() || numerics.problems().is_bad(*at.value)) continue;
-    const DType dtype = parse_dtype(at.value->get_ref<const std::string&>()).value();
+    if (!at.is_string() || numerics.problems().is_bad(*at.value)) continue;
+    const DType dtype = parse_dtype(at.string()).value();
     for (const int p : matched) {
       const auto index = static_cast<std::size_t>(p);
       if (where[index] != nullptr && dtypes[index] != dtype) {

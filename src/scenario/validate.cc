@@ -212,7 +212,7 @@ void check_ties(const Scenario& scenario, const ObjectReader& file) {
       const std::string name = scenario.mesh.name(dim);
       const std::string pointer = module_pointer(model, static_cast<int>(m)) + "/tied_to";
       file.problems().add(
-          {&file.at().value->at(Json::json_pointer(pointer)), pointer},
+          file.at().below(pointer),
           fmt::format("not supported yet: {} and {} share a weight, but along {} {} computes with "
                       "a part of the samples and {} with all: one gradient is a term of a sum, "
                       "the other the sum",

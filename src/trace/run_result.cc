@@ -338,14 +338,7 @@ bool has_equal_values(const TensorView& a, const TensorView& b) {
 bool has_equal_collectives(const RunResult& a, const RunResult& b, Rank rank) {
   const std::int64_t count = a.rank_record(rank).num_collectives;
   if (b.rank_record(rank).num_collectives != count) return false;
-  return std::equal(a.executed(rank), a.executed(rank) + count, b.executed(rank),
-                    [](const ExecutedCollective& x, const ExecutedCollective& y) {
-                      return x.plan_step == y.plan_step && x.elems_in == y.elems_in &&
-                             x.elems_out == y.elems_out && x.tag == y.tag &&
-                             x.completed_in == y.completed_in && x.op == y.op &&
-                             x.dtype == y.dtype && x.takes_max == y.takes_max && x.dims == y.dims &&
-                             x.consecutive == y.consecutive;
-                    });
+  return std::equal(a.executed(rank), a.executed(rank) + count, b.executed(rank));
 }
 
 bool has_equal_records(const RunResult& a, const RunResult& b, Rank rank) {

@@ -68,6 +68,8 @@ struct ExecutedCollective {
   bool takes_max = false;        ///< the largest of what members send, not the sum
   std::uint64_t dims = 0;        ///< bit d: its group is along mesh dim d
   std::int64_t consecutive = 0;  ///< in runs of that many members; 0: whole groups
+
+  bool operator==(const ExecutedCollective&) const = default;
 };
 
 /// What a run writes down.

@@ -27,18 +27,8 @@ void CheckRecorder::finish(Verdict& verdict) {
                    std::none_of(findings_.begin(), findings_.end(), [](const Finding& finding) {
                      return finding.severity == Severity::Error;
                    });
-  if (findings_.size() > kMaxFindingsPerCheck) {
-    const auto first_left_out =
-        findings_.begin() + static_cast<std::ptrdiff_t>(kMaxFindingsPerCheck);
-    Finding rest{.code = first_left_out->code, .severity = Severity::Warning, .check = result_.id};
-    for (auto it = first_left_out; it != findings_.end(); ++it) {
-      if (it->severity == Severity::Error) rest.severity = Severity::Error;
-    }
-    rest.message =
-        fmt::format("and {} more findings of this check", findings_.size() - kMaxFindingsPerCheck);
-    findings_.erase(first_left_out, findings_.end());
-    findings_.push_back(std::move(rest));
-  }
+  const std::vector<LeftOut> left_out = keep_told(findings_);
+  verdict.left_out.insert(verdict.left_out.end(), left_out.begin(), left_out.end());
   verdict.checks.push_back(result_);
   verdict.findings.insert(verdict.findings.end(), std::make_move_iterator(findings_.begin()),
                           std::make_move_iterator(findings_.end()));

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -9,16 +8,13 @@
 
 namespace hpsim {
 
-/// Findings of one check that are told one by one; one more says how many are left out.
-inline constexpr std::size_t kMaxFindingsPerCheck = 5;
-
 /// Gathers what one check compares and finds, and closes it with a result.
 ///
 ///   compared   findings added   verdict.findings   passed
 ///   0          0                1: nothing compared  no
 ///   4480       0                0                    yes
 ///   4480       1 warning        1                    yes
-///   4480       7 errors         6: 5 and "and 2 more findings of this check"  no
+///   4480       7 errors         5, and 2 in verdict.left_out  no
 class CheckRecorder {
  public:
   explicit CheckRecorder(CheckId id) { result_.id = id; }
@@ -29,7 +25,7 @@ class CheckRecorder {
   void count(std::int64_t compared) { result_.compared += compared; }
   /// Keeps the element with the largest ratio; the first of equals.
   void offer_worst(const WorstElement& element);
-  /// Root causes first. The check of the finding becomes this one.
+  /// Root causes first; see keep_told. The check of the finding becomes this one.
   void add(Finding finding);
   /// Appends the result and the findings.
   void finish(Verdict& verdict);

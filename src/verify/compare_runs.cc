@@ -2,6 +2,7 @@
 
 #include "verify/evidence.h"
 #include "verify/execution.h"
+#include "verify/identical_data.h"
 #include "verify/invariants.h"
 #include "verify/ledger.h"
 #include "verify/parity.h"
@@ -10,11 +11,11 @@
 
 namespace hpsim {
 
-Verdict compare_runs(const VerifiedPlan& plan, const RunResult& run,
-                     const ReferenceRun& reference) {
+Verdict compare_runs(const VerifiedPlan& plan, const RunResult& run, const ReferenceRun& reference,
+                     const CauseSources& sources) {
   Verdict verdict;
   RankTable ranks(plan->mesh());
-  const Evidence evidence{*plan, run, reference, ranks, plan.checks().warnings};
+  const Evidence evidence{*plan, run, reference, ranks, plan.checks().warnings, sources};
   for (const CheckResult& result : plan.checks().results) {
     CheckRecorder recorder(result);
     if (result.id == CheckId::PlanAgreement && run.has_numbers()) {
@@ -27,6 +28,7 @@ Verdict compare_runs(const VerifiedPlan& plan, const RunResult& run,
   }
   if (run.has_numbers()) {
     check_losses(evidence, verdict);
+    warn_of_identical_data(evidence, verdict);
     check_gradients(evidence, verdict);
     check_parameters(evidence, verdict);
     check_optimizer_state(evidence, verdict);

@@ -10,40 +10,13 @@
 
 #include "scenario/precision.h"
 #include "tensor/shape.h"
+#include "verify/gradient_causes.h"
 #include "verify/rank_table.h"
+#include "verify/shard_causes.h"
+#include "verify/told_findings.h"
 
 namespace hpsim {
 namespace {
-
-std::vector<NamedNumber> name_all(const Scenario& scenario, std::int64_t shards,
-                                  std::int64_t replicas, std::int64_t partials) {
-  std::vector<NamedNumber> numbers;
-  std::vector<NamedNumber> inverses;
-  const auto add = [&](const std::string& name, double value) {
-    if (value == 1) return;
-    numbers.push_back({fmt::format("{}={}", name, value), value});
-    inverses.push_back({fmt::format("1/{}=1/{}", name, value), 1 / value});
-  };
-  add("W", static_cast<double>(scenario.mesh.num_ranks()));
-  add("D", static_cast<double>(scenario.num_data_ranks()));
-  add("S", static_cast<double>(shards));
-  add("R", static_cast<double>(replicas));
-  if (shards != 1 && replicas != 1) add("S*R", static_cast<double>(shards * replicas));
-  add("P", static_cast<double>(partials));
-  if (scenario.roles.tp_dim)
-    add("tp", static_cast<double>(scenario.mesh.size(*scenario.roles.tp_dim)));
-  if (scenario.roles.ep_dim)
-    add("ep", static_cast<double>(scenario.mesh.size(*scenario.roles.ep_dim)));
-  if (scenario.roles.tp_dim && scenario.roles.ep_dim) {
-    const auto tp = static_cast<double>(scenario.mesh.size(*scenario.roles.tp_dim));
-    if (tp > 1) add("ep/tp", static_cast<double>(scenario.mesh.size(*scenario.roles.ep_dim)) / tp);
-  }
-  add("M", static_cast<double>(scenario.training.micro_batches));
-  add("F", gradient_divisor(scenario));
-  add("k", scenario.fully_shard.gradient_scaling_factor);
-  numbers.insert(numbers.end(), inverses.begin(), inverses.end());
-  return numbers;
-}
 
 bool has_float16(const Scenario& scenario) {
   const MixedPrecision& policy = scenario.fully_shard.mp_policy;
@@ -62,14 +35,14 @@ struct FailureGroup {
 
 bool belong_together(const ShardFailure& a, const ShardFailure& b) {
   if (a.ratio.has_value() != b.ratio.has_value()) return false;
-  if (!a.ratio) return a.subject == b.subject && a.step == b.step;
+  if (!a.ratio) return a.subject == b.subject && a.place.step == b.place.step;
   return std::abs(a.ratio->value - b.ratio->value) <= a.ratio->uncertainty + b.ratio->uncertainty;
 }
 
 std::vector<FailureGroup> group_failures(std::vector<ShardFailure> failures) {
   const auto sort_key = [](const ShardFailure& failure) {
-    return std::tuple(failure.step.value_or(-1), !failure.ratio.has_value(),
-                      -failure.comparison.worst_ratio, failure.parameter, failure.rank.value);
+    return std::tuple(failure.place.step.value_or(-1), !failure.ratio.has_value(),
+                      -failure.comparison.worst_ratio, failure.place.parameter, failure.rank.value);
   };
   std::stable_sort(failures.begin(), failures.end(),
                    [&](const auto& a, const auto& b) { return sort_key(a) < sort_key(b); });
@@ -111,8 +84,8 @@ std::string describe_others(const FailureGroup& group, std::int64_t num_ranks) {
   std::set<std::int64_t> steps;
   for (const ShardFailure& failure : group.members) {
     ranks.insert(failure.rank.value);
-    parameters.insert(failure.parameter);
-    steps.insert(failure.step.value_or(-1));
+    parameters.insert(failure.place.parameter);
+    steps.insert(failure.place.step.value_or(-1));
   }
   std::vector<std::string> others;
   if (ranks.size() > 1) {
@@ -128,70 +101,37 @@ std::vector<std::string> explain_group(const Plan& plan, const FailureGroup& gro
   if (!group.first().ratio) return {};
   std::set<int> parameters;
   for (const ShardFailure& failure : group.members)
-    parameters.insert(failure.parameter);
-  std::vector<std::string> common;
+    parameters.insert(failure.place.parameter);
+  const ConstantRatio ratio = *group.first().ratio;
+  // Names count that all parameters have.
+  std::vector<NamedNumber> common;
   for (const int p : parameters) {
-    const auto numbers =
-        named_numbers(plan.scenario, plan.parameters.at(static_cast<std::size_t>(p)));
-    std::vector<std::string> texts = explain(group.first().ratio->value, numbers);
+    std::vector<NamedNumber> numbers = named_numbers(plan.scenario, plan.parameter(p));
     if (p == *parameters.begin()) {
-      common = std::move(texts);
-    } else {
-      std::erase_if(common, [&](const std::string& text) {
-        return std::find(texts.begin(), texts.end(), text) == texts.end();
-      });
+      common = std::move(numbers);
+      continue;
     }
+    std::erase_if(common, [&](const NamedNumber& number) {
+      return std::none_of(numbers.begin(), numbers.end(),
+                          [&](const NamedNumber& other) { return other.text == number.text; });
+    });
   }
-  return common;
+  return explain(ratio.value, common, ratio.uncertainty);
+}
+
+/// What explains a shard that is off by no named ratio.
+std::vector<std::string> causes_of(const Evidence& evidence, const ShardFailure& failure,
+                                   std::string& message) {
+  const Suspect suspect(evidence, failure.place, failure.rank);
+  std::vector<std::string> causes = shard_causes(suspect);
+  if (failure.place.kind == TensorKind::Gradient && causes.empty()) {
+    causes = gradient_causes(suspect, message);
+  }
+  if (causes.size() > kMaxExplanations) causes.resize(kMaxExplanations);
+  return causes;
 }
 
 }  // namespace
-
-std::vector<NamedNumber> named_numbers(const Scenario& scenario,
-                                       const PlannedParameter& parameter) {
-  return name_all(scenario, parameter.shard_size(), parameter.dp_size(),
-                  parameter.partial_group.size);
-}
-
-std::vector<NamedNumber> named_numbers(const Scenario& scenario) {
-  return name_all(scenario, 1, 1, 1);
-}
-
-std::vector<NamedNumber> named_norm_numbers(const Plan& plan) {
-  std::vector<NamedNumber> numbers;
-  for (const PlannedParameter& parameter : plan.parameters) {
-    for (NamedNumber& number : named_numbers(plan.scenario, parameter)) {
-      const bool is_known = std::any_of(numbers.begin(), numbers.end(), [&](const auto& known) {
-        return known.text == number.text;
-      });
-      if (!is_known) numbers.push_back(std::move(number));
-    }
-  }
-  const std::size_t num_plain = numbers.size();
-  for (std::size_t i = 0; i < num_plain; ++i) {
-    if (numbers[i].value > 0) {
-      numbers.push_back({fmt::format("sqrt({})", numbers[i].text), std::sqrt(numbers[i].value)});
-    }
-  }
-  return numbers;
-}
-
-std::vector<std::string> explain(double ratio, const std::vector<NamedNumber>& numbers) {
-  std::vector<std::string> texts;
-  for (const NamedNumber& number : numbers) {
-    if (number.value == ratio) texts.push_back(number.text);
-  }
-  return texts;
-}
-
-std::string join(const std::vector<std::string>& texts) {
-  std::string joined;
-  for (const std::string& text : texts) {
-    if (!joined.empty()) joined += ", ";
-    joined += text;
-  }
-  return joined;
-}
 
 std::string format_value(double value, DType dtype) {
   if (std::isnan(value)) return "nan";  // whatever its sign
@@ -215,17 +155,24 @@ std::string describe_ranks(const std::vector<std::int64_t>& ranks, std::int64_t 
   return fmt::format("{} {}", count == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
 }
 
-std::vector<Finding> diagnose(const Plan& plan, std::vector<ShardFailure> failures,
+std::string explained(const std::vector<std::string>& causes) {
+  std::string text;
+  for (const std::string& cause : causes)
+    text += (text.empty() ? "; it " : "; or it ") + cause;
+  return text;
+}
+
+std::vector<Finding> diagnose(const Evidence& evidence, std::vector<ShardFailure> failures,
                               FindingCode scale_code, FindingCode value_code) {
+  const Plan& plan = evidence.plan;
   std::vector<Finding> findings;
   const DType dtype = carrier_dtype(plan.scenario);
   for (const FailureGroup& group : group_failures(std::move(failures))) {
     const ShardFailure& first = group.first();
-    const PlannedParameter& parameter =
-        plan.parameters.at(static_cast<std::size_t>(first.parameter));
+    const std::optional<std::int64_t> of_step = first.place.step;
     Finding finding{.code = first.ratio ? scale_code : value_code,
-                    .param = parameter.name,
-                    .step = first.step,
+                    .param = plan.parameter(first.place.parameter).name,
+                    .step = of_step,
                     .expected = first.expected,
                     .got = first.got,
                     .explains = explain_group(plan, group)};
@@ -233,7 +180,7 @@ std::vector<Finding> diagnose(const Plan& plan, std::vector<ShardFailure> failur
     finding.index = first.index;
     if (first.ratio) finding.ratio = first.ratio->value;
     const std::string step =
-        first.step ? fmt::format("step {}", *first.step) : std::string("before step 0");
+        of_step ? fmt::format("step {}", *of_step) : std::string("before step 0");
     finding.message = fmt::format(
         "{} on {}, {}, index {}: {} expected, {} got, {}{}{}", first.subject,
         describe_rank(plan.mesh(), first.rank), step, to_string(finding.index),
@@ -241,6 +188,10 @@ std::vector<Finding> diagnose(const Plan& plan, std::vector<ShardFailure> failur
         describe_extent(first, finding.explains), describe_others(group, plan.mesh().num_ranks()));
     if (!std::isfinite(first.got) && has_float16(plan.scenario))
       finding.message += "; float16 ends at 65504: numbers may have overflowed";
+    if (finding.explains.empty() && findings.size() < kMaxFindingsPerCheck) {
+      finding.explains = causes_of(evidence, first, finding.message);
+      finding.message += explained(finding.explains);
+    }
     findings.push_back(std::move(finding));
   }
   return findings;

@@ -4,6 +4,7 @@
 #include "plan/rank_layout.h"
 #include "trace/reference_run.h"
 #include "trace/run_result.h"
+#include "verify/cause_sources.h"
 #include "verify/rank_table.h"
 
 namespace hpsim {
@@ -15,6 +16,7 @@ struct Evidence {
   const ReferenceRun& reference;
   RankTable& ranks;
   const std::vector<Finding>& plan_warnings;  ///< of verify_plan
+  const CauseSources& sources;
 
   [[nodiscard]] std::int64_t num_ranks() const { return plan.mesh().num_ranks(); }
   [[nodiscard]] std::int64_t num_steps() const { return plan.scenario.training.steps; }

@@ -10,6 +10,8 @@
 #include "verify/compare_shard.h"
 #include "verify/diagnose.h"
 #include "verify/rank_counts.h"
+#include "verify/suspect.h"
+#include "verify/told_findings.h"
 
 namespace hpsim {
 namespace {
@@ -29,24 +31,24 @@ class ReplicaCheck {
     }
   }
 
-  /// `subject` stands before the quoted name, `time` says when: "after step 0".
-  void compare(const std::string& subject, std::optional<std::int64_t> step, int p,
+  /// `subject` stands before the quoted name.
+  void compare(const std::string& subject, const TensorPlace& place,
                const std::function<TensorView(Rank)>& view_of) {
-    compare_within(holders_[static_cast<std::size_t>(p)], subject, step, p, view_of);
+    compare_within(holders_[static_cast<std::size_t>(place.parameter)], subject, place, view_of);
   }
 
   /// The same of what only ranks with the same samples have in common.
-  void compare_alike(const std::string& subject, std::optional<std::int64_t> step, int p,
+  void compare_alike(const std::string& subject, const TensorPlace& place,
                      const std::function<TensorView(Rank)>& view_of) {
-    compare_within(alike_[static_cast<std::size_t>(p)], subject, step, p, view_of);
+    compare_within(alike_[static_cast<std::size_t>(place.parameter)], subject, place, view_of);
   }
 
  private:
   void compare_within(const RankGroups& groups, const std::string& subject,
-                      std::optional<std::int64_t> step, int p,
-                      const std::function<TensorView(Rank)>& view_of) {
+                      const TensorPlace& place, const std::function<TensorView(Rank)>& view_of) {
     std::int64_t num_diverged = 0;
     std::optional<Finding> first;
+    Rank first_holder;
     for (const std::vector<Rank>& group : groups) {
       const TensorView expected = view_of(group.front());
       for (std::size_t i = 1; i < group.size(); ++i) {
@@ -55,20 +57,24 @@ class ReplicaCheck {
         const auto position = first_difference(expected, got);
         if (!position) continue;
         ++num_diverged;
-        if (!first) first = describe(subject, step, p, group, group[i], *position, view_of);
+        if (first) continue;
+        first = describe(subject, place, group, group[i], *position, view_of);
+        first_holder = group.front();
       }
     }
     if (!first) return;
     if (num_diverged > 1) {
       first->message += fmt::format("; {} copies diverged in all", num_diverged);
     }
+    if (num_told_++ < kMaxFindingsPerCheck) tell_right_copy(place, first_holder, *first);
     recorder_.add(std::move(*first));
   }
 
-  [[nodiscard]] Finding describe(const std::string& subject, std::optional<std::int64_t> step,
-                                 int p, const std::vector<Rank>& group, Rank rank,
-                                 std::int64_t position,
+  [[nodiscard]] Finding describe(const std::string& subject, const TensorPlace& place,
+                                 const std::vector<Rank>& group, Rank rank, std::int64_t position,
                                  const std::function<TensorView(Rank)>& view_of) const {
+    const int p = place.parameter;
+    const std::optional<std::int64_t> step = place.step;
     const PlannedParameter& parameter = evidence_.parameter(p);
     const Mesh& mesh = evidence_.plan.mesh();
     const std::int64_t part = evidence_.part_index(p)[static_cast<std::size_t>(rank.value)];
@@ -90,10 +96,26 @@ class ReplicaCheck {
     return finding;
   }
 
+  /// Which of the two copies the baseline agrees with, if it does with one alone.
+  void tell_right_copy(const TensorPlace& place, Rank first, Finding& finding) const {
+    const Rank other{*finding.rank};
+    const Suspect of_first(evidence_, place, first);
+    const Suspect of_other(evidence_, place, other);
+    if (of_first.expected.value.size() != of_first.size()) return;
+    const bool first_agrees = of_first.agrees(of_first.expected);
+    if (first_agrees == of_other.agrees(of_other.expected)) return;
+    finding.explains = {fmt::format(
+        "is the copy on rank {} that is off: that on rank {} is what the "
+        "baseline says",
+        first_agrees ? other.value : first.value, first_agrees ? first.value : other.value)};
+    finding.message += explained(finding.explains);
+  }
+
   const Evidence& evidence_;
   CheckRecorder& recorder_;
   std::vector<RankGroups> holders_;  ///< per parameter: ranks by shard
   std::vector<RankGroups> alike_;    ///< per parameter: see alike_of
+  std::size_t num_told_ = 0;
 };
 
 bool has_copies(const Evidence& evidence) {
@@ -175,19 +197,20 @@ void check_replicas(const Evidence& evidence, Verdict& verdict) {
   const RunResult& run = evidence.run;
   const int num_states = evidence.plan.scenario.training.optimizer.num_state_tensors();
   for (int p = 0; p < evidence.num_parameters(); ++p) {
-    check.compare("parameter", std::nullopt, p,
+    check.compare("parameter", {TensorKind::Parameter, 0, p, std::nullopt},
                   [&](Rank rank) { return run.parameter(rank, 0, p); });
   }
   for (std::int64_t step = 0; step < evidence.num_steps(); ++step) {
     for (int p = 0; p < evidence.num_parameters(); ++p) {
-      check.compare_alike("gradient of", step, p,
+      check.compare_alike("gradient of", {TensorKind::Gradient, 0, p, step},
                           [&](Rank rank) { return run.gradient(rank, step, p); });
     }
     for (int p = 0; p < evidence.num_parameters(); ++p) {
-      check.compare("parameter", step, p,
+      check.compare("parameter", {TensorKind::Parameter, 0, p, step},
                     [&](Rank rank) { return run.parameter(rank, step + 1, p); });
       for (int state = 0; state < num_states; ++state) {
-        check.compare_alike(fmt::format("optimizer state {} of", state), step, p,
+        check.compare_alike(fmt::format("optimizer state {} of", state),
+                            {TensorKind::State, state, p, step},
                             [&](Rank rank) { return run.state(rank, step, state, p); });
       }
     }

@@ -18,6 +18,9 @@
 #include "verify/compare_shard.h"
 #include "verify/diagnose.h"
 #include "verify/error_bound.h"
+#include "verify/norm_causes.h"
+#include "verify/told_findings.h"
+#include "verify/variant_causes.h"
 
 namespace hpsim {
 namespace {
@@ -27,10 +30,16 @@ using ShardOfRank = std::function<TensorView(Rank, int parameter)>;
 /// Compares sets of tensors, one tensor per parameter, on all ranks.
 class TensorParity {
  public:
-  TensorParity(const Evidence& evidence, CheckId id)
-      : evidence_(evidence), id_(id), bound_(bound_of(evidence.reference)), recorder_(id) {}
+  TensorParity(const Evidence& evidence, CheckId id, TensorKind kind)
+      : evidence_(evidence),
+        id_(id),
+        kind_(kind),
+        bound_(bound_of(evidence.reference)),
+        recorder_(id) {}
 
   CheckRecorder& recorder() { return recorder_; }
+  /// From here on the tensors are those of this optimizer state.
+  void set_state(int state) { state_ = state; }
 
   /// What every rank holds; where there is no reference, there is nothing to compare. `subject` is
   /// what stands before the quoted name: "parameter".
@@ -82,8 +91,7 @@ class TensorParity {
   }
 
   void finish(FindingCode scale_code, FindingCode value_code, Verdict& verdict) {
-    for (Finding& finding :
-         diagnose(evidence_.plan, std::move(failures_), scale_code, value_code)) {
+    for (Finding& finding : diagnose(evidence_, std::move(failures_), scale_code, value_code)) {
       recorder_.add(std::move(finding));
     }
     for (Finding& finding : vacuous_)
@@ -148,8 +156,7 @@ class TensorParity {
     }
     failures_.push_back(
         {.subject = fmt::format("{} \"{}\"", subject, parameter.name),
-         .parameter = p,
-         .step = step,
+         .place = {kind_, state_, p, step},
          .rank = rank,
          .comparison = comparison,
          .index = index_in(boxes, comparison.worst_index),
@@ -184,6 +191,8 @@ class TensorParity {
 
   const Evidence& evidence_;
   CheckId id_;
+  TensorKind kind_;
+  int state_ = 0;
   ErrorBound bound_;
   CheckRecorder recorder_;
   std::vector<ShardFailure> failures_;
@@ -210,6 +219,8 @@ std::optional<Finding> compare_scalar(FindingCode code, const std::string& subje
     finding.explains = explain(ratio->value, numbers);
   } else if (expected != 0 && std::isfinite(got / expected)) {
     finding.ratio = got / expected;
+    const double uncertainty = std::max(1.0, std::abs(*finding.ratio)) * bound / std::abs(expected);
+    finding.explains = explain(*finding.ratio, numbers, uncertainty);
   }
   std::string error = "no difference is allowed";
   if (std::isfinite(comparison.worst_ratio)) {
@@ -380,8 +391,20 @@ void check_used_norms(const Evidence& evidence, std::int64_t step, double norm,
     finding.message = fmt::format(
         "{} clipped step {} by the norm {:.17g}, the gradients of all ranks have {:.17g}",
         describe_rank(evidence.plan.mesh(), Rank{rank}), step, used, norm);
+    finding.explains = norm_causes(evidence, step, used, Rank{rank});
+    finding.message += explained(finding.explains);
     return recorder.add(std::move(finding));
   }
+}
+
+/// What explains a loss that is off by no named ratio.
+std::vector<std::string> loss_causes(const Evidence& evidence, std::int64_t step, double loss,
+                                     const Verdict& verdict) {
+  const auto t = static_cast<std::size_t>(step);
+  if (t > 0 && verdict.losses[t - 1] == loss) {
+    return {fmt::format("equals the loss of step {}, bit by bit: it is stale", t - 1)};
+  }
+  return loss_variants(evidence, step, loss);
 }
 
 std::string state_subject(OptimizerSpec::Kind kind, int state) {
@@ -396,6 +419,7 @@ void check_losses(const Evidence& evidence, Verdict& verdict) {
   const Scenario& scenario = evidence.plan.scenario;
   const ErrorBound bound = bound_of(evidence.reference);
   const std::vector<NamedNumber> numbers = named_numbers(scenario);
+  std::size_t num_explained = 0;
   for (std::int64_t step = 0; step < evidence.num_steps(); ++step) {
     double loss = 0;
     for (std::int64_t term = 0; term < evidence.run.layout().num_loss_terms(); ++term)
@@ -408,6 +432,10 @@ void check_losses(const Evidence& evidence, Verdict& verdict) {
     if (auto finding =
             compare_scalar(FindingCode::LossValue, "loss", step, loss, expected.value,
                            bound.at(expected.value, expected.spread), numbers, recorder)) {
+      if (finding->explains.empty() && num_explained++ < kMaxFindingsPerCheck) {
+        finding->explains = loss_causes(evidence, step, loss, verdict);
+        finding->message += explained(finding->explains);
+      }
       recorder.add(std::move(*finding));
     }
     warn_of_local_mean(evidence, step, loss, verdict);
@@ -416,7 +444,7 @@ void check_losses(const Evidence& evidence, Verdict& verdict) {
 }
 
 void check_gradients(const Evidence& evidence, Verdict& verdict) {
-  TensorParity parity(evidence, CheckId::GradientParity);
+  TensorParity parity(evidence, CheckId::GradientParity, TensorKind::Gradient);
   if (evidence.plan.scenario.is_exact()) find_inexact(evidence, parity.recorder());
   for (std::int64_t step = 0; step < evidence.num_steps(); ++step) {
     require_same_gradients(evidence, step, reference_step(evidence, step).gradients);
@@ -427,7 +455,7 @@ void check_gradients(const Evidence& evidence, Verdict& verdict) {
 }
 
 void check_parameters(const Evidence& evidence, Verdict& verdict) {
-  TensorParity parity(evidence, CheckId::ParameterParity);
+  TensorParity parity(evidence, CheckId::ParameterParity, TensorKind::Parameter);
   parity.compare_initial(evidence.reference.initial,
                          [&](Rank rank, int p) { return evidence.run.parameter(rank, 0, p); });
   for (std::int64_t step = 0; step < evidence.num_steps(); ++step) {
@@ -441,12 +469,13 @@ void check_optimizer_state(const Evidence& evidence, Verdict& verdict) {
   const OptimizerSpec& optimizer = evidence.plan.scenario.training.optimizer;
   const int num_states = optimizer.num_state_tensors();
   if (num_states == 0) return;
-  TensorParity parity(evidence, CheckId::OptimizerStateParity);
+  TensorParity parity(evidence, CheckId::OptimizerStateParity, TensorKind::State);
   for (std::int64_t step = 0; step < evidence.num_steps(); ++step) {
     const auto& expected = reference_step(evidence, step).state;
     HPSIM_CHECK(static_cast<int>(expected.size()) == num_states, "{} reference state tensors of {}",
                 expected.size(), num_states);
     for (int state = 0; state < num_states; ++state) {
+      parity.set_state(state);
       parity.compare_means(
           state_subject(optimizer.kind, state), step, expected[static_cast<std::size_t>(state)],
           [&](Rank rank, int p) { return evidence.run.state(rank, step, state, p); });
@@ -464,6 +493,7 @@ void check_grad_norms(const Evidence& evidence, Verdict& verdict) {
     num_gradients +=
         num_elems(evidence.parameter(p).shape) * (evidence.num_ranks() / evidence.num_parts(p));
   }
+  std::size_t num_explained = 0;
   const double rounding = 2 * std::ldexp(static_cast<double>(num_gradients + 4), -53);
   for (std::int64_t step = 0; step < evidence.num_steps(); ++step) {
     const double norm = norm_of_run(evidence, step);
@@ -474,6 +504,12 @@ void check_grad_norms(const Evidence& evidence, Verdict& verdict) {
                                                     : bound.at(expected.value, expected.spread);
     if (auto finding = compare_scalar(FindingCode::NormValue, "gradient norm", step, norm,
                                       expected.value, allowed, numbers, recorder)) {
+      if (num_explained++ < kMaxFindingsPerCheck) {
+        std::vector<std::string> causes = norm_causes(evidence, step, norm, Rank{0});
+        finding->message += explained(causes);
+        finding->explains.insert(finding->explains.begin(), causes.begin(), causes.end());
+        if (finding->explains.size() > kMaxExplanations) finding->explains.resize(kMaxExplanations);
+      }
       recorder.add(std::move(*finding));
     }
   }

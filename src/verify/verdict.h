@@ -5,6 +5,7 @@
 
 #include "base/finding.h"
 #include "verify/drift.h"
+#include "verify/told_findings.h"
 
 namespace hpsim {
 
@@ -12,6 +13,7 @@ namespace hpsim {
 struct Verdict {
   std::vector<CheckResult> checks;  ///< in the order of CheckId; only those that apply
   std::vector<Finding> findings;    ///< root causes first within a check; warnings too
+  std::vector<LeftOut> left_out;    ///< of checks with many: how many are not among them
   std::vector<double> losses;       ///< of the run, one per step; empty without numbers
   std::vector<double> grad_norms;
   std::vector<StepDrift> drift;  ///< one per step; empty without numbers, and in exact mode

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <exception>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <vector>
 

@@ -152,9 +152,9 @@ std::vector<FaultKind> collective_rows() {
        .aims = kOfSteps},
       {.name = "plan_max_for_sum",
        .kind = "collectives",
-       .breaks = "of gradients the largest is taken, not the sum",
-       .needs = "gradients that are reduced",
-       .caught_by = {{CheckId::SyncSet, FindingCode::UnreducedPartial}},
+       .breaks = "of gradients, or of copies of weights, the largest is taken, not the sum",
+       .needs = "gradients that are reduced, or weights that are averaged",
+       .caught_by = {{CheckId::PlanAgreement, FindingCode::CommOrder}},
        .aims = kOfSteps},
       {.name = "plan_wrong_dtype",
        .kind = "collectives",
@@ -197,7 +197,8 @@ std::vector<FaultKind> scale_rows() {
       {.name = "plan_expert_divisor",
        .kind = "scale",
        .breaks = "gradients of experts are divided by the number of ranks that hold them",
-       .needs = "experts that are cut over an expert-parallel data dim",
+       .needs = "experts that are cut over an expert-parallel data dim, and no bucket with dense "
+                "parameters in it",
        .caught_by = {{CheckId::SyncSet, FindingCode::GradScale}},
        .reports = "pytorch/pytorch#160285, pytorch/torchtitan#1551, pytorch/torchtitan#1793, "
                   "NVIDIA/Megatron-LM#5956",

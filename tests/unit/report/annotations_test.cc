@@ -25,7 +25,7 @@ TEST_CASE("findings stand at their place in the scenario file") {
   CHECK(annotations_of(failed_report()) ==
         "::error file=scenarios/fsdp/uneven.json,line=6,col=18,title=GRAD_SCALE::"
         "gradient-parity: weight, rank 3 at (3,), step 0, index (6, 0): "
-        "got 0.5, expected 0.125; got / expected = 4, which is S=4\n"
+        "got 0.5, expected 0.125; 4 times the expected value: S=4\n"
         "::warning file=scenarios/fsdp/uneven.json,line=6,col=18,title=SPEC_DISAGREES::"
         "placements: weight: torch has no name for 2 2 2 1\n");
   Report unplaced = failed_report();

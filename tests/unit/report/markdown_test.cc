@@ -75,7 +75,7 @@ TEST_CASE("failures follow with their places, before warnings of what passed") {
                  "\n"
                  "- **GRAD_SCALE** `scenarios/fsdp/uneven.json:6:18` "
                  "gradient-parity: weight, rank 3 at (3,), step 0, index (6, 0)\\\n"
-                 "  got 0.5, expected 0.125; got / expected = 4, which is S=4\n"
+                 "  got 0.5, expected 0.125; 4 times the expected value: S=4\n"
                  "- **SPEC_DISAGREES** (warning) `scenarios/fsdp/uneven.json:6:18` "
                  "placements: weight\\\n"
                  "  torch has no name for 2 2 2 1\n"

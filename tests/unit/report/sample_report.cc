@@ -112,7 +112,7 @@ Report failed_report() {
   error.index = {6, 0};
   error.ratio = 4;
   error.explains = {"S=4"};
-  error.message = "got 0.5, expected 0.125";
+  error.message = "got 0.5, expected 0.125; 4 times the expected value: S=4";
   error.line = 6;
   error.column = 18;
   Finding warning;

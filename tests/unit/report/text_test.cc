@@ -95,12 +95,12 @@ TEST_CASE("findings are one line and an indented explanation each, folded after 
   finding.index = {5, 0};
   finding.ratio = 4;
   finding.explains = {"S=4"};
-  finding.message = "got 0.5, expected 0.125";
+  finding.message = "got 0.5, expected 0.125; 4 times the expected value: S=4";
   report.findings.assign(12, finding);
   const std::string text = findings_text(report, {});
   CHECK(
       text.rfind("\n✗ GRAD_SCALE  gradient-parity: weight, rank 6 at (1, 2), step 0, index (5, 0)\n"
-                 "    got 0.5, expected 0.125; got / expected = 4, which is S=4\n",
+                 "    got 0.5, expected 0.125; 4 times the expected value: S=4\n",
                  0) == 0);
   CHECK(contains(text, "… 2 more findings"));
   CHECK_FALSE(contains(findings_text(report, {.full = true}), "more findings"));
@@ -114,7 +114,7 @@ TEST_CASE("findings are one line and an indented explanation each, folded after 
 TEST_CASE("errors are told with their place in the scenario file, warnings without") {
   CHECK(findings_text(failed_report(), {}) ==
         "\n✗ GRAD_SCALE  gradient-parity: weight, rank 3 at (3,), step 0, index (6, 0)\n"
-        "    got 0.5, expected 0.125; got / expected = 4, which is S=4\n"
+        "    got 0.5, expected 0.125; 4 times the expected value: S=4\n"
         "    scenarios/fsdp/uneven.json:6:18\n"
         "! SPEC_DISAGREES  placements: weight\n"
         "    torch has no name for 2 2 2 1\n");

@@ -1,6 +1,7 @@
 #include "scenario/json_text.h"
 
 #include <functional>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "scenario_text.h"

@@ -1,5 +1,7 @@
 #include "scenario/locate.h"
 
+#include <nlohmann/json.hpp>
+
 #include "scenario_text.h"
 #include "support/catch.h"
 

@@ -81,7 +81,7 @@ TEST_CASE("a sum where the mean was asked for is named by the number of data ran
   const Finding& finding = verdict.findings.at(0);
   CHECK(finding.code == FindingCode::GradScale);
   CHECK(finding.ratio == 6.0);
-  CHECK(finding.explains == std::vector<std::string>{"W=6", "D=6", "S*R=6", "F=6"});
+  CHECK(finding.explains == std::vector<std::string>{"D=6", "S*R=6", "F=6"});
   CHECK(finding.message.find("likewise on all 6 ranks, 4 parameters, 3 steps") !=
         std::string::npos);
 }

@@ -5,6 +5,7 @@
 #include "verify/check_recorder.h"
 #include "verify/diagnose.h"
 #include "verify/rank_table.h"
+#include "verify/told_findings.h"
 
 namespace hpsim {
 namespace {
@@ -58,9 +59,29 @@ TEST_CASE("five findings are told and the rest is counted") {
     recorder.add(finding_of(Severity::Error));
   recorder.finish(verdict);
   CHECK_FALSE(verdict.checks[0].passed);
-  REQUIRE(verdict.findings.size() == 6);
-  CHECK(verdict.findings[5].message == "and 2 more findings of this check");
-  CHECK(verdict.findings[5].severity == Severity::Error);
+  CHECK(verdict.findings.size() == 5);
+  CHECK(verdict.left_out == std::vector<LeftOut>{{CheckId::GradientParity, 2, 0}});
+}
+
+TEST_CASE("of findings that are left out, every code is told once, as long as there is room") {
+  const auto of = [](CheckId check, FindingCode code, Severity severity) {
+    return Finding{.code = code, .severity = severity, .check = check};
+  };
+  std::vector<Finding> findings(
+      6, of(CheckId::SyncSet, FindingCode::UnreducedPartial, Severity::Error));
+  findings.push_back(of(CheckId::SyncSet, FindingCode::DoubleReduced, Severity::Error));
+  findings.push_back(of(CheckId::SyncSet, FindingCode::DoubleReduced, Severity::Warning));
+  findings.push_back(of(CheckId::Coverage, FindingCode::LayoutGap, Severity::Error));
+  findings[3].message = "first left out";
+  const std::vector<LeftOut> left_out = keep_told(findings);
+  CHECK(left_out == std::vector<LeftOut>{{CheckId::SyncSet, 3, 0}});
+  REQUIRE(findings.size() == 6);
+  for (int i = 0; i < 3; ++i)
+    CHECK(findings[static_cast<std::size_t>(i)].message.empty());
+  CHECK(findings[3].code == FindingCode::DoubleReduced);
+  CHECK(findings[4].severity == Severity::Warning);
+  CHECK(findings[5].check == CheckId::Coverage);
+  CHECK(keep_told(findings).empty());
 }
 
 TEST_CASE("the worst element is the first with the largest ratio") {
@@ -93,7 +114,7 @@ TEST_CASE("factors that a scenario holds have names") {
   };
   const test::PlantedRun fsdp(spec);
   CHECK(texts_of(named_numbers(fsdp.plan->scenario, fsdp.plan->parameters[0])) ==
-        "W=4, D=4, S=4, F=4, 1/W=1/4, 1/D=1/4, 1/S=1/4, 1/F=1/4");
+        "D=4, S=4, F=4, W=4, 1/D=1/4, 1/S=1/4, 1/F=1/4, 1/W=1/4");
 
   spec.mesh_shape = {2, 4};
   spec.mesh_names = {"rep", "fsdp"};
@@ -102,10 +123,40 @@ TEST_CASE("factors that a scenario holds have names") {
   scenario.fully_shard.gradient_scaling_factor = 0.5;
   const test::PlantedRun hsdp(spec);
   CHECK(texts_of(named_numbers(scenario, hsdp.plan->parameters[0])) ==
-        "W=8, D=8, S=4, R=2, S*R=8, F=300, k=0.5, 1/W=1/8, 1/D=1/8, 1/S=1/4, 1/R=1/2, 1/S*R=1/8, "
-        "1/F=1/300, 1/k=1/0.5");
+        "D=8, S=4, R=2, S*R=8, F=300, k=0.5, W=8, 1/D=1/8, 1/S=1/4, 1/R=1/2, 1/S*R=1/8, "
+        "1/F=1/300, 1/k=1/0.5, 1/W=1/8");
   CHECK(explain(0.5, named_numbers(scenario, hsdp.plan->parameters[0])) ==
         std::vector<std::string>{"k=0.5", "1/R=1/2"});
+}
+
+TEST_CASE("products and quotients of two numbers explain what none of them does") {
+  const std::vector<NamedNumber> numbers = {{"D=4", 4, "D"},
+                                            {"S=2", 2, "S"},
+                                            {"R=5", 5, "R"},
+                                            {"S*R=10", 10},
+                                            {"1/D=1/4", 0.25, "D", true},
+                                            {"1/S=1/2", 0.5, "S", true},
+                                            {"1/R=1/5", 1 / 5.0, "R", true}};
+  const auto texts = [&](double ratio, double uncertainty = 0) {
+    return join(explain(ratio, numbers, uncertainty));
+  };
+  CHECK(texts(4) == "D=4");
+  CHECK(texts(10) == "S*R=10");
+  CHECK(texts(20) == "D*R=20");
+  CHECK(texts(8) == "D*S=8");
+  CHECK(texts(2) == "S=2");  // not D/S too
+  CHECK(texts(0.125) == "1/(D*S)=1/8");
+  CHECK(texts(0.4) == "S/R=0.4");
+  CHECK(texts(1.25) == "R/D=1.25");
+  CHECK(texts(3).empty());
+  CHECK(texts(20.001).empty());
+  CHECK(texts(20.001, 0.002) == "D*R=20");
+  const std::vector<NamedNumber> alike(7, NamedNumber{"D=4", 4, "D"});
+  CHECK(explain(4, alike).size() == 1);
+  std::vector<NamedNumber> many;
+  for (const char* const name : {"A=4", "B=4", "C=4", "D=4"})
+    many.push_back({name, 4});
+  CHECK(join(explain(4, many)) == "A=4, B=4, C=4");  // at most three
 }
 
 TEST_CASE("ranks are listed, or counted if they are many") {
