@@ -3,10 +3,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <limits>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "base/check.h"
 #include "base/error.h"

@@ -18,8 +18,9 @@ void require_ranks(Backend backend, std::int64_t num_ranks);
 ///         one of each: more than 2,000,000 sizes in all
 void require_rank_kinds(const Plan& plan);
 
-/// \throws Error (Usage) with every fault that the scenario plants and the backend cannot: those of
-///         processes need gloo, those of runs need ranks that run, which symbolic has not
+/// \throws Error (Usage) if the scenario plants faults that need a process per rank, and the
+/// backend
+///         has none
 void require_faults(Backend backend, const Scenario& scenario);
 
 /// \throws Error (Environment) if what a run records does not fit into this machine's memory
