@@ -105,11 +105,11 @@ void add_text(std::vector<std::string>& texts, std::string text) {
 
 std::vector<NamedNumber> named_numbers(const Scenario& scenario,
                                        const PlannedParameter& parameter) {
-  return name_all(scenario,
-                  {parameter.shard_size(), parameter.dp_size(), parameter.partial_group.size,
-                   is_weight_of_experts(scenario, parameter), num_elems(parameter.shape),
-                   predivision(dtype_of_reductions(scenario, parameter),
-                               gradient_divisor(scenario))});
+  return name_all(
+      scenario,
+      {parameter.shard_size(), parameter.dp_size(), parameter.partial_group.size,
+       is_weight_of_experts(scenario, parameter), num_elems(parameter.shape),
+       predivision(dtype_of_reductions(scenario, parameter), gradient_divisor(scenario))});
 }
 
 std::vector<NamedNumber> named_numbers(const Scenario& scenario) {

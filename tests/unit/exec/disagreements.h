@@ -23,9 +23,10 @@ struct Disagreement {
 /// forward, l2 l1 l0 in backward, each followed there by its reduce-scatter over fsdp and its
 /// all-reduce over rep.
 inline Scenario disagreeing_scenario() {
-  Scenario scenario = hsdp_scenario(
-      modules_model({linear("l0", 4, 4, false), linear("l1", 4, 4, false), linear("l2", 4, 4, false)}),
-      2, 2);
+  Scenario scenario =
+      hsdp_scenario(modules_model({linear("l0", 4, 4, false), linear("l1", 4, 4, false),
+                                   linear("l2", 4, 4, false)}),
+                    2, 2);
   scenario.training.steps = 2;
   return scenario;
 }
@@ -56,17 +57,29 @@ inline std::vector<Disagreement> disagreements() {
       {"reorder_collectives", {Rank{1}}, 0, "COMM_ORDER", "rank 1 entered all_gather of unit l1"},
       {"wrong_unit_gathered", {Rank{2}}, 0, "COMM_ORDER", "rank 2 entered all_gather of unit l1"},
       {"wrong_op_max", {Rank{1}}, 2, "COMM_ORDER", "rank 1 entered reduce_scatter of unit l2"},
-      {"all_reduce_for_reduce_scatter", {Rank{1}}, 2, "COMM_ORDER",
+      {"all_reduce_for_reduce_scatter",
+       {Rank{1}},
+       2,
+       "COMM_ORDER",
        "rank 1 entered reduce_scatter of unit l2"},
       {"wrong_wire_dtype", {Rank{0}}, 2, "COMM_DTYPE", "rank 0 entered reduce_scatter of unit l2"},
       // 8 of the 16 elements, and a row of 4 more.
-      {"extra_row_on_rank", {Rank{1}}, 0, "COMM_SHAPE",
+      {"extra_row_on_rank",
+       {Rank{1}},
+       0,
+       "COMM_SHAPE",
        "rank 1 entered all_gather of unit l0 (forward, step 0) with 12 -> 24 elements, but rank 0 "
        "entered all_gather of unit l0 (forward, step 0) with 8 -> 16 elements"},
       // Rank 1 gathers with rank 3 over rep, where rank 0 waits for it.
-      {"wrong_group_dim", {Rank{1}}, 0, "COMM_GROUP",
+      {"wrong_group_dim",
+       {Rank{1}},
+       0,
+       "COMM_GROUP",
        "rank 1 entered all_gather of unit l0 (forward, step 0) in another group than ranks 0"},
-      {"wrong_group_stride", {Rank{2}}, 2, "COMM_GROUP",
+      {"wrong_group_stride",
+       {Rank{2}},
+       2,
+       "COMM_GROUP",
        "rank 2 entered all_reduce of unit l2 (backward, step 0) in another group than ranks 0"},
   };
 }

@@ -57,8 +57,7 @@ TEST_CASE("ranks that leave the plan together run to the end") {
                            "reorder_collectives", "wrong_unit_gathered", "extra_row_on_rank",
                            "wrong_group_dim", "wrong_group_stride", "wrong_wire_dtype"}) {
     CAPTURE(name);
-    const Diagnostic failure =
-        failure_of(test::disagreeing_plan({name, {}, std::nullopt, "", ""}));
+    const Diagnostic failure = failure_of(test::disagreeing_plan({name, {}, std::nullopt, "", ""}));
     CHECK(failure.message.empty());
   }
 }
