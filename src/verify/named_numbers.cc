@@ -72,7 +72,7 @@ std::vector<NamedNumber> name_all(const Scenario& scenario, const GroupSizes& si
   list.add("k", scenario.fully_shard.gradient_scaling_factor);
   list.add("W", static_cast<double>(scenario.mesh.num_ranks()), false);
   list.add("F before the sum", 1 / sizes.predivision, false);
-  list.add("numel", static_cast<double>(sizes.numel), false);
+  list.add("numel", mean_divisor(scenario, sizes.numel), false);
   return list.take();
 }
 

@@ -16,8 +16,9 @@ std::vector<T> sent_row(EngineParts<T>& engine, int b) {
   const Bucket& bucket = plan.bucket(b);
   const Coordinate coordinate = plan.mesh().coordinate_of(engine.rank);
   const int first = bucket.parameters.at(0);
-  const T* const row =
-      engine.memory.shard(first) - plan.parameter(first).offset_elems.at(plan.mesh(), coordinate);
+  // Its own unit may be on its way: what a fault does not wait for.
+  const T* const row = engine.memory.registered(first)->data -
+                       plan.parameter(first).offset_elems.at(plan.mesh(), coordinate);
   std::vector<T> copy(row, row + bucket.row_elems.at(plan.mesh(), coordinate));
   round_to(bucket.dtype, copy.data(), static_cast<std::int64_t>(copy.size()));
   return copy;

@@ -40,7 +40,7 @@ double sum_for_avg(const Plan& plan, int /*p*/) {
 }
 
 double by_numel(const Plan& plan, int p) {
-  return 1 / static_cast<double>(num_elems(plan.parameter(p).shape));
+  return 1 / mean_divisor(plan.scenario, num_elems(plan.parameter(p).shape));
 }
 
 double missing_when_alone(const Plan& plan, int p) {

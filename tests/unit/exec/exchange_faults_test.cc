@@ -212,7 +212,7 @@ TEST_CASE("faults strike only where they are aimed") {
   CHECK(gradient(of_one, 1, 0) == times(gradient(right, 1, 0), 2));
 }
 
-/// Three micro-batches of one sample each; gradients are reduced in the last alone.
+/// Four micro-batches of one sample each; gradients are reduced in the last alone.
 Scenario in_micro_batches(Scenario scenario) {
   scenario.training.micro_batches = 4;
   scenario.training.global_batch = 4 * scenario.num_data_ranks();
@@ -249,8 +249,6 @@ TEST_CASE("reducing in every micro-batch costs collectives, and changes no numbe
 }
 
 TEST_CASE("what is lost of micro-batches is what they would have added") {
-  // A gradient is the sum over micro-batches, each over 4 M: with only the first m of them the
-  // shares below add up to it.
   const Scenario scenario = in_micro_batches(over_fsdp(4));
   const RunResult right = run(scenario);
   const RunResult last = run(scenario, fault_of("zero_each_micro_batch"));
