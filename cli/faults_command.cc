@@ -19,7 +19,7 @@ namespace {
 
 std::vector<std::string> catches_of(const FaultKind& fault) {
   std::vector<std::string> texts;
-  for (const Catch& found : fault.caught_by)
+  for (const CaughtAs& found : fault.caught_by)
     texts.push_back(to_string(found));
   return texts;
 }
@@ -41,7 +41,7 @@ nlohmann::ordered_json json_of(const FaultKind& fault) {
                                  {"breaks", fault.breaks},
                                  {"needs", fault.needs}};
   nlohmann::ordered_json catches = nlohmann::ordered_json::array();
-  for (const Catch& found : fault.caught_by)
+  for (const CaughtAs& found : fault.caught_by)
     catches.push_back({{"check", name_of(found.check)}, {"code", name_of(found.code)}});
   json["caught_by"] = std::move(catches);
   json["reports"] = fault.reports;
@@ -64,9 +64,7 @@ std::string text_of(const FaultKind& fault, bool color) {
   std::string example = fmt::format("\"faults\": [{{\"fault\": \"{}\"", fault.name);
   if (fault.stage == FaultStage::Process) example += ", \"ranks\": [0]";
   add("planted as", example + "}]");
-  const std::string text = table.text(2, 1000, color);
-  return fmt::format("{}\n{}", painted(fault.name, Ink::Bold, color),
-                     text.substr(text.find('\n') + 1));
+  return fmt::format("{}\n{}", painted(fault.name, Ink::Bold, color), table.text(2, 1000, color));
 }
 
 /// \throws Error (Usage) if there is no such fault

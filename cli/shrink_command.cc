@@ -47,6 +47,8 @@ struct Failing {
   Scenario scenario;
   RunSettings settings;
   Symptom symptom;
+  bool is_vacuous = false;             ///< of its bounds, one says nothing
+  bool passes_without_faults = false;  ///< the faults that it plants are all that is wrong
 };
 
 Report quiet_run(const Scenario& scenario, const RunSettings& settings) {
@@ -54,8 +56,14 @@ Report quiet_run(const Scenario& scenario, const RunSettings& settings) {
   return run_scenario(scenario, settings, silent);
 }
 
+bool passes_without_faults(Scenario scenario, const RunSettings& settings) {
+  if (scenario.faults.empty()) return false;
+  scenario.faults.clear();
+  return quiet_run(scenario, settings).outcome == Outcome::Pass;
+}
+
 /// \throws Error (Usage) if it passes, or cannot be run as the caller asks
-Symptom symptom_to_keep(const Scenario& scenario, const RunSettings& settings) {
+Failing failing_of(Scenario scenario, const RunSettings& settings) {
   const Report report = quiet_run(scenario, settings);
   if (report.outcome == Outcome::Pass) {
     refuse(scenario.file,
@@ -73,22 +81,34 @@ Symptom symptom_to_keep(const Scenario& scenario, const RunSettings& settings) {
   }
   const std::optional<Symptom> symptom = main_symptom(report);
   if (!symptom) refuse(scenario.file, "fails without a finding", "hpsim run tells how");
-  return *symptom;
+  const bool passes = passes_without_faults(scenario, settings);
+  return {.scenario = std::move(scenario),
+          .settings = settings,
+          .symptom = *symptom,
+          .is_vacuous = has_vacuous_bound(report),
+          .passes_without_faults = passes};
+}
+
+/// Whether the scenario shows the same symptom, and is otherwise as sound as the first: it passes
+/// without faults if that did, and no bound says nothing if none did.
+bool fails_alike(const Failing& failing, const Scenario& smaller) {
+  const Report report = quiet_run(smaller, failing.settings);
+  if (!shows(report, failing.symptom)) return false;
+  if (failing.passes_without_faults) return passes_without_faults(smaller, failing.settings);
+  return failing.is_vacuous || !has_vacuous_bound(report);
 }
 
 ShrinkResult smallest(const Failing& failing, const ShrinkArguments& arguments, double start_s) {
   ProgressLine progress(!arguments.quiet);
   progress.start();
-  const ShrinkHooks hooks{.fails_alike =
-                              [&](const Scenario& smaller) {
-                                return shows(quiet_run(smaller, failing.settings), failing.symptom);
-                              },
-                          .has_time = [&] { return now_s() - start_s < arguments.time_s; },
-                          .on_run =
-                              [&](std::int64_t runs, std::int64_t smaller) {
-                                progress.show(fmt::format("{}: {} runs, {} reductions",
-                                                          failing.scenario.file, runs, smaller));
-                              }};
+  const ShrinkHooks hooks{
+      .fails_alike = [&](const Scenario& smaller) { return fails_alike(failing, smaller); },
+      .has_time = [&] { return now_s() - start_s < arguments.time_s; },
+      .on_run =
+          [&](std::int64_t runs, std::int64_t smaller) {
+            progress.show(
+                fmt::format("{}: {} runs, {} reductions", failing.scenario.file, runs, smaller));
+          }};
   const JsonText text(*failing.scenario.source, failing.scenario.file);
   ShrinkResult result = shrink(text.root(), failing.scenario.file, hooks);
   progress.clear();
@@ -147,10 +167,10 @@ Scenario read_one(const std::string& path) {
 int shrink_and_tell(const ShrinkArguments& arguments, ColorMode color) {
   const double start_s = now_s();
   const OutputFile output(arguments.output);
-  Failing failing{.scenario = read_one(arguments.path), .settings = {}, .symptom = {}};
-  failing.settings = {.backend = backend_for(arguments.backend, failing.scenario),
-                      .timeout_s = arguments.timeout_s};
-  failing.symptom = symptom_to_keep(failing.scenario, failing.settings);
+  Scenario first = read_one(arguments.path);
+  const RunSettings settings{.backend = backend_for(arguments.backend, first),
+                             .timeout_s = arguments.timeout_s};
+  const Failing failing = failing_of(std::move(first), settings);
   const ShrinkResult result = smallest(failing, arguments, start_s);
   const std::string text = json_text(nlohmann::ordered_json::parse(result.text));
   output.commit(text);

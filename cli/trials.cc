@@ -17,8 +17,8 @@
 namespace hpsim {
 namespace {
 
-std::vector<Catch> errors_of(const std::vector<Finding>& findings) {
-  std::vector<Catch> catches;
+std::vector<CaughtAs> errors_of(const std::vector<Finding>& findings) {
+  std::vector<CaughtAs> catches;
   for (const Finding& finding : findings) {
     if (finding.severity == Severity::Error) add_once(catches, {finding.check, finding.code});
   }
@@ -26,8 +26,8 @@ std::vector<Catch> errors_of(const std::vector<Finding>& findings) {
 }
 
 /// What ranks that died or disagreed are a finding of.
-std::vector<Catch> failures_of(const Error& error) {
-  std::vector<Catch> catches;
+std::vector<CaughtAs> failures_of(const Error& error) {
+  std::vector<CaughtAs> catches;
   for (const Diagnostic& diagnostic : error.diagnostics()) {
     if (const auto code = find_code(diagnostic.code))
       add_once(catches, {CheckId::PlanAgreement, *code});

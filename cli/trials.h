@@ -27,7 +27,7 @@ class TrialBench {
 
  private:
   struct Found {
-    std::vector<Catch> catches;
+    std::vector<CaughtAs> catches;
     std::string failure;
     bool is_as_clean = false;  ///< every rank recorded what it records without faults
   };

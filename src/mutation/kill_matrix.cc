@@ -21,7 +21,7 @@ std::string_view name_of(TrialOutcome outcome) {
   return {};
 }
 
-TrialOutcome judge_trial(const FaultKind& fault, const std::vector<Catch>& found) {
+TrialOutcome judge_trial(const FaultKind& fault, const std::vector<CaughtAs>& found) {
   if (found.empty()) return TrialOutcome::Survived;
   return is_caught(fault, found) ? TrialOutcome::Own : TrialOutcome::Other;
 }

@@ -23,8 +23,8 @@ enum class TrialOutcome {
 /// One fault in one scenario.
 struct Trial {
   TrialOutcome outcome = TrialOutcome::NoPlace;
-  std::vector<Catch> found;  ///< what checks found, each once, in their order
-  std::string failure;       ///< how the run ended if it came to no verdict; else empty
+  std::vector<CaughtAs> found;  ///< what checks found, each once, in their order
+  std::string failure;          ///< how the run ended if it came to no verdict; else empty
 };
 
 /// What a trial is, from what was found: Own if one of `caught_by` is among it.
@@ -33,12 +33,12 @@ struct Trial {
 ///                                    sync-set GRAD_SCALE            Own
 ///                                    gradient-parity GRAD_SCALE     Other
 ///                                    nothing                        Survived
-[[nodiscard]] TrialOutcome judge_trial(const FaultKind& fault, const std::vector<Catch>& found);
+[[nodiscard]] TrialOutcome judge_trial(const FaultKind& fault, const std::vector<CaughtAs>& found);
 
 /// A scenario and what became of every fault in it.
 struct ScenarioTrials {
-  std::string scenario;      ///< file, as typed
-  std::vector<Catch> noise;  ///< what checks found without a fault
+  std::string scenario;         ///< file, as typed
+  std::vector<CaughtAs> noise;  ///< what checks found without a fault
   std::string noise_failure;
   std::vector<Trial> trials;  ///< like KillMatrix::faults
 };

@@ -10,21 +10,22 @@
 
 #include "base/units.h"
 #include "report/table.h"
+#include "report/text_parts.h"
 
 namespace hpsim {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::vector<std::string> texts_of(const std::vector<Catch>& found) {
+std::vector<std::string> texts_of(const std::vector<CaughtAs>& found) {
   std::vector<std::string> texts;
-  for (const Catch& each : found)
+  for (const CaughtAs& each : found)
     texts.push_back(to_string(each));
   return texts;
 }
 
 /// "gradient-parity GRAD_VALUE, ledger MEM_ESTIMATE"; how the run ended if that is all there is.
-std::string text_of(const std::vector<Catch>& found, const std::string& failure) {
+std::string text_of(const std::vector<CaughtAs>& found, const std::string& failure) {
   if (found.empty()) return failure.empty() ? "nothing found" : failure;
   return fmt::format("{}", fmt::join(texts_of(found), ", "));
 }
@@ -162,11 +163,10 @@ std::string matrix_text(const KillMatrix& matrix, bool color) {
   text += trials_text(matrix, TrialOutcome::Survived, "survived", color);
   text += trials_text(matrix, TrialOutcome::Other, "found by other checks only", color);
   text += noise_text(matrix, color);
-  text += fmt::format(
-      "\n{} of {} planted faults found by their own check ({:.1f} %), {} faults in "
-      "{} scenarios\n",
-      format_count(total.own), format_count(total.places), 100 * score_of(total),
-      matrix.faults.size(), matrix.scenarios.size());
+  text += fmt::format("\n{} of {} planted faults found by their own check ({:.1f} %), {} in {}\n",
+                      format_count(total.own), format_count(total.places), 100 * score_of(total),
+                      counted(std::ssize(matrix.faults), "fault"),
+                      counted(std::ssize(matrix.scenarios), "scenario"));
   return text;
 }
 

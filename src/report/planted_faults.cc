@@ -12,14 +12,14 @@ namespace hpsim {
 namespace {
 
 /// "gradient-parity GRAD_SCALE, padding PADDING_NONZERO"
-std::string text_of(const std::vector<Catch>& catches, std::string_view separator) {
+std::string text_of(const std::vector<CaughtAs>& catches, std::string_view separator) {
   std::vector<std::string> texts;
-  for (const Catch& each : catches)
+  for (const CaughtAs& each : catches)
     texts.push_back(to_string(each));
   return fmt::format("{}", fmt::join(texts, separator));
 }
 
-std::string message_of(const FaultKind& kind, const std::vector<Catch>& found) {
+std::string message_of(const FaultKind& kind, const std::vector<CaughtAs>& found) {
   return fmt::format("planted fault \"{}\" must be found as {}; found: {}", kind.name,
                      text_of(kind.caught_by, " or "),
                      found.empty() ? "nothing" : text_of(found, ", "));
@@ -69,8 +69,8 @@ bool has_failed_ranks(const Report& report) {
 
 }  // namespace
 
-std::vector<Catch> caught_in(const Report& report) {
-  std::vector<Catch> catches;
+std::vector<CaughtAs> caught_in(const Report& report) {
+  std::vector<CaughtAs> catches;
   for (const Finding& finding : report.findings) {
     if (finding.severity == Severity::Error && finding.code != FindingCode::FaultMissed)
       add_once(catches, {finding.check, finding.code});
@@ -87,7 +87,7 @@ void judge_planted_faults(Report& report) {
   if (!report.scenario || report.scenario->faults.empty()) return;
   const bool is_failure = has_failed_ranks(report);
   if (report.outcome == Outcome::Error && !is_failure) return;
-  const std::vector<Catch> found = caught_in(report);
+  const std::vector<CaughtAs> found = caught_in(report);
   const std::vector<FaultSpec> faults = report.scenario->faults;
   if (!is_failure) expect_check(report).compared += static_cast<std::int64_t>(faults.size());
   for (const FaultSpec& fault : faults) {

@@ -9,7 +9,7 @@ namespace hpsim {
 
 /// What checks found, each once, in their order: the errors among the findings but FAULT_MISSED,
 /// and what ranks died or disagreed of, which are findings of plan-agreement.
-[[nodiscard]] std::vector<Catch> caught_in(const Report& report);
+[[nodiscard]] std::vector<CaughtAs> caught_in(const Report& report);
 
 /// Judges a run with planted faults, which must fail, by one of the own checks of each of them
 /// (FaultKind::caught_by): each that none of its own found is an error FAULT_MISSED of the check

@@ -13,7 +13,8 @@ namespace {
 
 std::vector<FaultKind> make_catalog() {
   std::vector<FaultKind> catalog;
-  for (const auto& rows : {process_faults(), plan_faults(), exchange_faults(), engine_faults()})
+  for (const auto& rows :
+       {process_faults(), plan_faults(), exchange_faults(), engine_faults(), contents_faults()})
     catalog.insert(catalog.end(), rows.begin(), rows.end());
   return catalog;
 }
@@ -33,16 +34,16 @@ std::string_view name_of(FaultStage stage) {
   return {};
 }
 
-std::string to_string(const Catch& found) {
+std::string to_string(const CaughtAs& found) {
   return fmt::format("{} {}", name_of(found.check), name_of(found.code));
 }
 
-void add_once(std::vector<Catch>& catches, const Catch& found) {
+void add_once(std::vector<CaughtAs>& catches, const CaughtAs& found) {
   if (std::find(catches.begin(), catches.end(), found) == catches.end()) catches.push_back(found);
 }
 
-bool is_caught(const FaultKind& fault, const std::vector<Catch>& found) {
-  return std::any_of(found.begin(), found.end(), [&](const Catch& each) {
+bool is_caught(const FaultKind& fault, const std::vector<CaughtAs>& found) {
+  return std::any_of(found.begin(), found.end(), [&](const CaughtAs& each) {
     return std::find(fault.caught_by.begin(), fault.caught_by.end(), each) != fault.caught_by.end();
   });
 }

@@ -21,17 +21,17 @@ enum class FaultStage {
 [[nodiscard]] std::string_view name_of(FaultStage stage);
 
 /// A check that fails, with a finding of this code.
-struct Catch {
+struct CaughtAs {
   CheckId check = CheckId::PlanAgreement;
   FindingCode code = FindingCode::CommOrder;
-  bool operator==(const Catch&) const = default;
+  bool operator==(const CaughtAs&) const = default;
 };
 
 /// "gradient-parity GRAD_SCALE"
-[[nodiscard]] std::string to_string(const Catch& found);
+[[nodiscard]] std::string to_string(const CaughtAs& found);
 
 /// At the end, unless it is among them.
-void add_once(std::vector<Catch>& catches, const Catch& found);
+void add_once(std::vector<CaughtAs>& catches, const CaughtAs& found);
 
 /// Which keys aim a fault: besides `fault`, it takes these.
 struct FaultAims {
@@ -47,10 +47,10 @@ struct FaultKind {
   std::string_view name;  ///< "skip_all_reduce"
   std::string_view kind;  ///< what it is about: "groups", "scale", "padding", ...
   FaultStage stage = FaultStage::Run;
-  std::string_view breaks;       ///< one sentence: what is done wrong
-  std::string_view needs;        ///< what a scenario must have, where it has no place in every one
-  std::vector<Catch> caught_by;  ///< its own checks: one of these must find it
-  std::string_view reports;      ///< public reports that it stands for: "pytorch#154888, verl#7493"
+  std::string_view breaks;  ///< one sentence: what is done wrong
+  std::string_view needs;   ///< what a scenario must have, where it has no place in every one
+  std::vector<CaughtAs> caught_by;  ///< its own checks: one of these must find it
+  std::string_view reports;  ///< public reports that it stands for: "pytorch#154888, verl#7493"
   FaultAims aims;
 };
 
@@ -58,7 +58,7 @@ struct FaultKind {
 [[nodiscard]] std::span<const FaultKind> all_faults();
 
 /// Whether one of the fault's own checks is among what was found.
-[[nodiscard]] bool is_caught(const FaultKind& fault, const std::vector<Catch>& found);
+[[nodiscard]] bool is_caught(const FaultKind& fault, const std::vector<CaughtAs>& found);
 
 /// \pre `name` is that of a fault
 [[nodiscard]] const FaultKind& fault_kind(std::string_view name);

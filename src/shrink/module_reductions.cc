@@ -81,9 +81,27 @@ Json linear_in_place_of(const Json& module) {
   return linear;
 }
 
+/// Of a repeat of two: both, one after the other.
+void write_out(Json& list, std::size_t index) {
+  const Json inner = list[index]["module"];
+  list[index] = inner;
+  list.insert(list.begin() + static_cast<std::ptrdiff_t>(index), inner);
+}
+
+/// Of the module of a repeat that holds one other: that one.
+void add_only_child(const Json& module, const Pointer& at, std::vector<Reduction>& reductions) {
+  if (at.back() != "module" || !module.contains("modules") || module["modules"].size() != 1) return;
+  reductions.push_back(
+      model_reduction(fmt::format("{}: what is in it", at.to_string()), [at](Json& scenario) {
+        const Json inner = scenario[at]["modules"][0];
+        scenario[at] = inner;
+      }));
+}
+
 void add_simpler(const Json& module, const Pointer& at, std::vector<Reduction>& reductions) {
   const std::string type = type_of(module);
-  const bool is_element = at.parent_pointer().back() != "module" && at.back() != "module";
+  const bool is_element = at.back() != "module";
+  add_only_child(module, at, reductions);
   if ((type == "residual" || type == "sequential" || type == "repeat") && is_element) {
     reductions.push_back(model_reduction(
         fmt::format("{}: what is in it", at.to_string()),
@@ -95,6 +113,12 @@ void add_simpler(const Json& module, const Pointer& at, std::vector<Reduction>& 
       reductions.push_back(
           model_reduction(fmt::format("{}/count: {} -> {}", at.to_string(), count, fewer),
                           [at, fewer](Json& scenario) { scenario[at / "count"] = fewer; }));
+    }
+    if (count == 2 && is_element) {
+      reductions.push_back(
+          model_reduction(fmt::format("{}: written out", at.to_string()), [at](Json& scenario) {
+            write_out(scenario[at.parent_pointer()], std::stoul(at.back()));
+          }));
     }
   }
   if ((type == "attention" || type == "mlp" || type == "moe") && module.contains("dim")) {

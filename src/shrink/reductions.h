@@ -28,7 +28,8 @@ struct ReductionKind {
 ///   mesh         mesh dims left out, sizes
 ///   passes       steps, micro_batches, global_batch
 ///   modules      modules left out, halves of lists first; residual, sequential and repeat replaced
-///                by what is in them; attention, mlp and moe by a linear
+///                by what is in them, once, or of a repeat of two twice; attention, mlp and moe by
+///                a linear
 ///   parameters   elementwise parameters left out, halves first
 ///   features     a number of features, wherever the model has it
 ///   sections     fully_shard, training, ... as a whole, but for the seed

@@ -54,7 +54,7 @@ Symptom symptom_of(const Finding& finding, const Report& report) {
 }
 
 Symptom symptom_of(const Diagnostic& diagnostic, const Report& report) {
-  if (diagnostic.code.empty())
+  if (report.exit_code != exit_code_of(ErrorKind::RankFailure))
     return {.exit_code = report.exit_code,
             .check = {},
             .code = {},
@@ -75,8 +75,8 @@ void add_once(std::vector<Symptom>& symptoms, Symptom symptom) {
 /// Whether it is what one of the own checks of a planted fault finds.
 bool is_own(const Symptom& symptom, const Scenario& scenario) {
   return std::any_of(scenario.faults.begin(), scenario.faults.end(), [&](const FaultSpec& fault) {
-    const std::vector<Catch>& own = fault_kind(fault.name).caught_by;
-    return std::any_of(own.begin(), own.end(), [&](const Catch& each) {
+    const std::vector<CaughtAs>& own = fault_kind(fault.name).caught_by;
+    return std::any_of(own.begin(), own.end(), [&](const CaughtAs& each) {
       return name_of(each.check) == symptom.check && name_of(each.code) == symptom.code;
     });
   });
@@ -118,6 +118,12 @@ bool shows(const Report& report, const Symptom& symptom) {
     return symptom.explanations.empty() ||
            std::find(each.explanations.begin(), each.explanations.end(),
                      symptom.explanations.front()) != each.explanations.end();
+  });
+}
+
+bool has_vacuous_bound(const Report& report) {
+  return std::any_of(report.findings.begin(), report.findings.end(), [](const Finding& finding) {
+    return finding.code == FindingCode::VacuousBound && finding.severity == Severity::Error;
   });
 }
 

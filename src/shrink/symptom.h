@@ -12,7 +12,7 @@ namespace hpsim {
 struct Symptom {
   int exit_code = 1;
   std::string check;    ///< "gradient-parity"; of ranks that failed "plan-agreement"
-  std::string code;     ///< "GRAD_SCALE", "HANG"; empty: a failure that has none
+  std::string code;     ///< "GRAD_SCALE", "HANG"; empty: a failure that says none
   std::string subject;  ///< the planted fault that was missed, or what `expect` says and what is
   std::vector<std::string> explanations;  ///< best first; numbers and quoted names as "#"
   bool operator==(const Symptom&) const = default;
@@ -34,6 +34,9 @@ struct Symptom {
 /// Whether the report shows the symptom: the same check and code about the same, and the best
 /// explanation, if there is one, among its own.
 [[nodiscard]] bool shows(const Report& report, const Symptom& symptom);
+
+/// Whether an error is VACUOUS_BOUND: being inside that bound would say nothing.
+[[nodiscard]] bool has_vacuous_bound(const Report& report);
 
 /// "gradient-parity GRAD_SCALE"; "exit 70" where it has neither check nor code.
 [[nodiscard]] std::string to_string(const Symptom& symptom);

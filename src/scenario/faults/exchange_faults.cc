@@ -10,10 +10,10 @@ constexpr FaultAims kOfUnits{.ranks = true, .step = true, .unit = true};
 constexpr FaultAims kOfSteps{.ranks = true, .step = true};
 constexpr FaultAims kOfParameters{.params = true, .ranks = true, .step = true, .unit = true};
 
-const std::vector<Catch> kByCount{{Check::PlanAgreement, Code::CommCount}};
-const std::vector<Catch> kByScale{{Check::GradientParity, Code::GradScale}};
-const std::vector<Catch> kByGroup{{Check::PlanAgreement, Code::CommGroup}};
-const std::vector<Catch> kByOrder{{Check::PlanAgreement, Code::CommOrder}};
+const std::vector<CaughtAs> kByCount{{Check::PlanAgreement, Code::CommCount}};
+const std::vector<CaughtAs> kByScale{{Check::GradientParity, Code::GradScale}};
+const std::vector<CaughtAs> kByGroup{{Check::PlanAgreement, Code::CommGroup}};
+const std::vector<CaughtAs> kByOrder{{Check::PlanAgreement, Code::CommOrder}};
 
 void append(std::vector<FaultKind>& all, std::vector<FaultKind> rows, std::string_view kind) {
   for (FaultKind& row : rows) {
@@ -112,8 +112,9 @@ std::vector<FaultKind> carried_out_wrongly() {
        .reports = "pytorch/pytorch#75373",
        .aims = kOfUnits},
       {.name = "all_reduce_for_reduce_scatter",
-       .breaks = "gradients are all-reduced, and all but the own part thrown away, where they should "
-                 "be reduce-scattered",
+       .breaks =
+           "gradients are all-reduced, and all but the own part thrown away, where they should "
+           "be reduce-scattered",
        .needs = "a unit whose gradients are reduce-scattered",
        .caught_by = kByOrder,
        .reports = "pytorch/pytorch#112144, pytorch#75373",
