@@ -46,10 +46,10 @@ bool is_about_placement(const std::string& name) {
 }
 
 std::vector<Finding> Planted::of(const std::string& name) const {
-  const std::vector<Catch>& wanted = fault_kind(name).caught_by;
+  const std::vector<CaughtAs>& wanted = fault_kind(name).caught_by;
   std::vector<Finding> own;
   std::copy_if(findings.begin(), findings.end(), std::back_inserter(own), [&](const Finding& each) {
-    return std::find(wanted.begin(), wanted.end(), Catch{each.check, each.code}) != wanted.end();
+    return std::find(wanted.begin(), wanted.end(), CaughtAs{each.check, each.code}) != wanted.end();
   });
   return own;
 }

@@ -29,9 +29,11 @@ bool is_sentence(std::string_view text) {
   return text.size() > 10 && text.front() != ' ' && text.back() != '.' && text.back() != ' ';
 }
 
-/// "pytorch/pytorch#154888, verl#7493"; empty: no public report.
+/// "pytorch/pytorch#154888, verl#7493", or a commit, "hyper-parallel 4f0ba61"; empty: no public
+/// report.
 bool are_reports(std::string_view text) {
-  static const std::regex list(R"(([\w.-]+(/[\w.-]+)?#\d+(, [\w.-]+(/[\w.-]+)?#\d+)*)?)");
+  static const std::string one = R"([\w.-]+(/[\w.-]+)?(#\d+| [0-9a-f]{7}))";
+  static const std::regex list("(" + one + "(, " + one + ")*)?");
   return std::regex_match(std::string(text), list);
 }
 

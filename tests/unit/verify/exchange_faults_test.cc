@@ -75,8 +75,8 @@ std::vector<Scenario> assorted() {
 }
 
 /// Errors of the checks, and what a run ended with.
-std::vector<Catch> found_in(const Scenario& scenario) {
-  std::vector<Catch> found;
+std::vector<CaughtAs> found_in(const Scenario& scenario) {
+  std::vector<CaughtAs> found;
   try {
     const VerifiedPlan plan = verify_plan(build_plan(scenario));
     const RunResult run = LocalExecutor().run(plan, {});
@@ -109,8 +109,8 @@ TEST_CASE("faults of exchanges are found by their own checks in all kinds of sce
       wrong.faults = {fault_of(kind)};
       if (!has_place(plan, wrong.faults[0])) continue;
       planted.insert(kind.name);
-      const std::vector<Catch> found = found_in(wrong);
-      CHECK(std::any_of(kind.caught_by.begin(), kind.caught_by.end(), [&](const Catch& own) {
+      const std::vector<CaughtAs> found = found_in(wrong);
+      CHECK(std::any_of(kind.caught_by.begin(), kind.caught_by.end(), [&](const CaughtAs& own) {
         return std::find(found.begin(), found.end(), own) != found.end();
       }));
     }
@@ -118,8 +118,8 @@ TEST_CASE("faults of exchanges are found by their own checks in all kinds of sce
   // All have a place in some of these but what needs experts, the sequence or tokens.
   for (const FaultKind& kind : exchange_faults()) {
     const std::set<std::string_view> others = {
-        "skip_partial_all_reduce", "skip_loss_collective",  "dropped_group_dim",
-        "expert_divisor_ep",       "expert_divisor_group",  "token_order_swapped",
+        "skip_partial_all_reduce", "skip_loss_collective",     "dropped_group_dim",
+        "expert_divisor_ep",       "expert_divisor_group",     "token_order_swapped",
         "combine_weight_missing",  "dispatch_to_wrong_expert", "mean_of_means"};
     CAPTURE(kind.name);
     CHECK(planted.contains(kind.name) != others.contains(kind.name));
