@@ -26,7 +26,7 @@ Judgement judge_ranks(const std::vector<RankView>& ranks, const DescribeStep& de
                       double timeout_s, bool patience_over, std::int64_t now_ns) {
   const Judge judge(ranks, describe, timeout_s, now_ns);
   Judgement judgement = judge.different_tags(patience_over);
-  if (!judgement.failure) judgement.failure = judge.different_dims();
+  if (auto failure = judge.different_dims()) judgement.failure = std::move(failure);
   if (!judgement.failure) judgement.failure = judge.own_fault();
   if (!judgement.failure) judgement.failure = judge.ended_early();
   if (!judgement.failure && judge.some_left_plan() && judge.all_wait_since(kStuck_s))
@@ -43,8 +43,8 @@ Judgement judge_ranks(const std::vector<RankView>& ranks, const DescribeStep& de
 Failure judge_stuck(const std::vector<RankView>& ranks, const DescribeStep& describe) {
   const Judge judge(ranks, describe, 0, 0);
   std::optional<Failure> failure = judge.own_fault();
-  if (!failure) failure = judge.different_tags(true).failure;
   if (!failure) failure = judge.different_dims();
+  if (!failure) failure = judge.different_tags(true).failure;
   if (!failure) failure = judge.stuck();
   HPSIM_CHECK(failure.has_value(), "no rank can go on, and none waits for another");
   return *std::move(failure);
