@@ -48,7 +48,9 @@ TEST_CASE("wrong usage exits with 2 and says the way out") {
   const std::vector<Row> rows = {
       {{}, "error: no subcommand given\n  help: hpsim run FILE"},
       {{"rum"}, "error: no subcommand is named \"rum\"\n  help: did you mean \"run\"?\n"},
-      {{"zzzzzz"}, "help: it takes run, golden, plan, explain, list, schema, exit-codes\n"},
+      {{"zzzzzz"},
+       "help: it takes run, golden, plan, explain, faults, mutate, shrink, list, schema, "
+       "exit-codes\n"},
       {{"scenarios"}, "help: hpsim run scenarios\n"},
       {{"run"}, "error: paths is required"},
       {{"run", "no/such/file.json"}, "no/such/file.json: error: no such file or directory\n"},

@@ -229,7 +229,7 @@ TEST_CASE("where memory runs out, in a rank or in the parent, the run says so an
     num_passed += result.exit_code == 0 ? 1 : 0;
     num_ranks_failed += result.exit_code == 6 ? 1 : 0;
     num_parents_failed += result.exit_code == 7 ? 1 : 0;
-    if (result.exit_code == 6) CHECK_THAT(result.err, Contains(": error: rank "));
+    if (result.exit_code == 6) CHECK_THAT(result.err, Contains(": error: RANK_DIED: rank "));
     traces.check_none();
   }
   CHECK(num_passed >= 1);

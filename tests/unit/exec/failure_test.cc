@@ -325,7 +325,8 @@ TEST_CASE("collectives of one step along different mesh dims are a failure at on
   REQUIRE(failure);
   CHECK(failure->root == Rank{3});
   CHECK(failure->code == FindingCode::CommGroup);
-  CHECK_THAT(failure->message, Contains("rank 3 entered step 5 in another group than ranks 0, 1, 2"));
+  CHECK_THAT(failure->message,
+             Contains("rank 3 entered step 5 in another group than ranks 0, 1, 2"));
 }
 
 TEST_CASE("ranks that all wait where some left the plan are not waited for until the timeout") {

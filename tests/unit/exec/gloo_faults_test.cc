@@ -139,6 +139,7 @@ TEST_CASE("a fault before a gather that is only begun strikes there; others wait
       test::modules_model({test::linear("l0", 4, 6), test::linear("l1", 6, 6)}), 4);
   scenario.fully_shard.forward_prefetch = 1;
   FaultSpec spec;
+  spec.name = "kill";
   spec.ranks = {Rank{2}};
   spec.seq = 1;  // l0 is gathered at once, l1 is begun before l0 computes
   spec.pointer = "/faults/0";
@@ -171,6 +172,7 @@ TEST_CASE("of several ranks with a fault one is named, and the others are told o
 TEST_CASE("a rank alone can be killed before its first step") {
   Scenario scenario = test::fsdp_scenario(test::elementwise_model({{"weight", {7, 8}}}), 1);
   FaultSpec spec;
+  spec.name = "kill";
   spec.ranks = {Rank{0}};
   scenario.faults = {spec};
   const Outcome outcome = fail(verify_plan(build_plan(std::move(scenario))), 60);
@@ -181,6 +183,7 @@ TEST_CASE("a rank killed while others still connect is the cause, not whom it le
   for (int i = 0; i < 3; ++i) {
     Scenario scenario = test::fsdp_scenario(test::elementwise_model({{"weight", {7, 8}}}), 16);
     FaultSpec spec;
+    spec.name = "kill";
     spec.ranks = {Rank{5}};
     scenario.faults = {spec};
     const Outcome outcome = fail(verify_plan(build_plan(std::move(scenario))), 60);

@@ -70,7 +70,7 @@ int num_operators(std::string_view name) {
   return (find_plan_fault(name) != nullptr ? 1 : 0) + (find_engine_fault(name) != nullptr ? 1 : 0);
 }
 
-TEST_CASE("every fault is carried out in one way, where its stage says") {
+TEST_CASE("every fault is carried out where its stage says") {
   for (const FaultKind& fault : all_faults()) {
     CAPTURE(fault.name);
     switch (fault.stage) {
@@ -83,7 +83,8 @@ TEST_CASE("every fault is carried out in one way, where its stage says") {
         CHECK(find_engine_fault(fault.name) == nullptr);
         break;
       case FaultStage::Run:
-        CHECK(num_operators(fault.name) == 1);
+        // Most in one way; what is another plan may need an engine that goes along with it.
+        CHECK(num_operators(fault.name) >= 1);
         break;
     }
   }

@@ -209,26 +209,6 @@ TEST_CASE("a key that is not supported yet may have its default") {
   CHECK(checked == 2);  // of Training
 }
 
-TEST_CASE("a value that is not supported yet is refused although its type is known") {
-  // The place of faults gives the key that has such a value.
-  constexpr std::string_view kKill = R"("fault": "kill", )";
-  int checked = 0;
-  for (const KeySpec& key : all_keys()) {
-    if (kPlaces.count(key.object) == 0) continue;
-    for (const TypeAlternative& alternative : parse_type(key.type)) {
-      if (alternative.is_supported || alternative.kind != TypeAlternative::Kind::Literal) continue;
-      const std::string member = fmt::format("\"{}\": {}", key.key, alternative.literal.dump());
-      INFO(member);
-      std::string text = placed(key.object, member);
-      if (key.key == "fault") text.erase(text.find(kKill), kKill.size());
-      CHECK(has_diagnostic(diagnostics_of(text), key.key, "not supported yet: " + member,
-                           line_of_member(key.object)));
-      ++checked;
-    }
-  }
-  CHECK(checked == 1);  // the fault "skip_all_reduce"
-}
-
 TEST_CASE("harmless ways to write a default are accepted together") {
   CHECK_NOTHROW(parsed(minimal_with(
       R"("faults": [], "parallelize": {}, "roles": {"tp_dim": null}, "fully_shard": {"chunking": "ceil",)"
