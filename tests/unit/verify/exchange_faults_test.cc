@@ -61,7 +61,7 @@ std::vector<Scenario> assorted() {
   Scenario narrow = fsdp_scenario(three_layers(), 4);
   narrow.fully_shard.mp_policy.reduce_dtype = DType::Float16;
   all.push_back(narrow);
-  Scenario averaging = hsdp_scenario(three_layers(), 2, 2);
+  Scenario averaging = hsdp_scenario(three_layers(), 4, 1);
   averaging.fully_shard.sync_object = SyncObject::Weight;
   all.push_back(averaging);
   Scenario cut = fsdp_scenario(modules_model({linear("up", 6, 8), linear("down", 8, 6)}), 2);

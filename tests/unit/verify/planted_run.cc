@@ -119,6 +119,16 @@ void fill_execution(const Plan& plan, Rank rank, RunResult& run) {
   }
 }
 
+/// Of D times the loss, by data rank; replicas see different samples, and have different losses:
+/// 2 1 ... 1 0 over (rep, fsdp).
+double share_of_loss(const Plan& plan, const Coordinate& coordinate) {
+  const Scenario& scenario = plan.scenario;
+  if (!scenario.roles.dp_replicate_dim) return 1;
+  const std::int64_t data_rank = plan.mesh().index_along(scenario.data.data_dims, coordinate);
+  if (data_rank == 0) return 2;
+  return data_rank + 1 == scenario.num_data_ranks() ? 0 : 1;
+}
+
 void fill_numbers(const Plan& plan, const ReferenceRun& reference, Rank rank, RunResult& run) {
   const Coordinate coordinate = plan.mesh().coordinate_of(rank);
   for (int p = 0; p < static_cast<int>(plan.parameters.size()); ++p) {
@@ -140,7 +150,7 @@ void fill_numbers(const Plan& plan, const ReferenceRun& reference, Rank rank, Ru
               step.state[static_cast<std::size_t>(s)][at].value, first, elems);
       }
       StepRecord& record = run.step_record(rank, t);
-      run.losses(rank, t)[p] = p == 0 ? step.loss.value : 0;
+      run.losses(rank, t)[p] = p == 0 ? share_of_loss(plan, coordinate) * step.loss.value : 0;
       for (std::int64_t i = first; i < first + elems; ++i) {
         const double value = gradient[static_cast<std::size_t>(i)];
         record.norm_power += value * value / copies;

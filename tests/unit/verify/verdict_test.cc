@@ -114,7 +114,7 @@ TEST_CASE("factors that a scenario holds have names") {
   };
   const test::PlantedRun fsdp(spec);
   CHECK(texts_of(named_numbers(fsdp.plan->scenario, fsdp.plan->parameters[0])) ==
-        "D=4, S=4, F=4, W=4, 1/D=1/4, 1/S=1/4, 1/F=1/4, 1/W=1/4");
+        "D=4, S=4, F=4, W=4, numel=56, 1/D=1/4, 1/S=1/4, 1/F=1/4, 1/W=1/4, 1/numel=1/56");
 
   spec.mesh_shape = {2, 4};
   spec.mesh_names = {"rep", "fsdp"};
@@ -123,8 +123,8 @@ TEST_CASE("factors that a scenario holds have names") {
   scenario.fully_shard.gradient_scaling_factor = 0.5;
   const test::PlantedRun hsdp(spec);
   CHECK(texts_of(named_numbers(scenario, hsdp.plan->parameters[0])) ==
-        "D=8, S=4, R=2, S*R=8, F=300, k=0.5, W=8, 1/D=1/8, 1/S=1/4, 1/R=1/2, 1/S*R=1/8, "
-        "1/F=1/300, 1/k=1/0.5, 1/W=1/8");
+        "D=8, S=4, R=2, S*R=8, F=300, k=0.5, W=8, numel=56, 1/D=1/8, 1/S=1/4, 1/R=1/2, "
+        "1/S*R=1/8, 1/F=1/300, 1/k=1/0.5, 1/W=1/8, 1/numel=1/56");
   CHECK(explain(0.5, named_numbers(scenario, hsdp.plan->parameters[0])) ==
         std::vector<std::string>{"k=0.5", "1/R=1/2"});
 }
