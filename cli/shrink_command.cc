@@ -101,16 +101,14 @@ bool fails_alike(const Failing& failing, const Scenario& smaller) {
 ShrinkResult smallest(const Failing& failing, const ShrinkArguments& arguments, double start_s) {
   ProgressLine progress(!arguments.quiet);
   progress.start();
-  const ShrinkHooks hooks{.fails_alike =
-                              [&](const Scenario& smaller) {
-                                return shows(quiet_run(smaller, failing.settings), failing.symptom);
-                              },
-                          .has_time = [&] { return now_s() - start_s < arguments.time_s; },
-                          .on_run =
-                              [&](std::int64_t runs, std::int64_t smaller) {
-                                progress.show(fmt::format("{}: {} runs, {} reductions",
-                                                          failing.scenario.file, runs, smaller));
-                              }};
+  const ShrinkHooks hooks{
+      .fails_alike = [&](const Scenario& smaller) { return fails_alike(failing, smaller); },
+      .has_time = [&] { return now_s() - start_s < arguments.time_s; },
+      .on_run =
+          [&](std::int64_t runs, std::int64_t smaller) {
+            progress.show(
+                fmt::format("{}: {} runs, {} reductions", failing.scenario.file, runs, smaller));
+          }};
   const JsonText text(*failing.scenario.source, failing.scenario.file);
   ShrinkResult result = shrink(text.root(), failing.scenario.file, hooks);
   progress.clear();

@@ -29,10 +29,17 @@ bool is_sentence(std::string_view text) {
   return text.size() > 10 && text.front() != ' ' && text.back() != '.' && text.back() != ' ';
 }
 
-/// "pytorch/pytorch#154888, verl#7493"; empty: no public report.
+/// "pytorch/pytorch#154888, hyper-parallel 4f0ba61", a commit; empty: no public report.
 bool are_reports(std::string_view text) {
-  static const std::regex list(R"(([\w.-]+(/[\w.-]+)?#\d+(, [\w.-]+(/[\w.-]+)?#\d+)*)?)");
-  return std::regex_match(std::string(text), list);
+  static const std::regex report(R"([\w.-]+(/[\w.-]+)?(#\d+| [0-9a-f]{7,40}))");
+  std::size_t begin = 0;
+  while (begin < text.size()) {
+    const std::size_t end = std::min(text.find(", ", begin), text.size());
+    if (!std::regex_match(std::string(text.substr(begin, end - begin)), report)) return false;
+    if (end + 2 == text.size()) return false;
+    begin = end + 2;
+  }
+  return true;
 }
 
 TEST_CASE("texts of faults are told from what is no text") {
@@ -41,7 +48,9 @@ TEST_CASE("texts of faults are told from what is no text") {
   CHECK_FALSE(is_sentence("ranks die of SIGKILL."));
   CHECK(are_reports(""));
   CHECK(are_reports("pytorch/pytorch#154888, verl#7493"));
+  CHECK(are_reports("hyper-parallel 4f0ba61"));
   CHECK_FALSE(are_reports("B01"));
+  CHECK_FALSE(are_reports("verl#7493, "));
   CHECK_FALSE(are_reports("verl#7493,"));
   CHECK_FALSE(are_reports("verl#7493 verl#7494"));
 }
