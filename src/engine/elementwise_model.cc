@@ -36,10 +36,12 @@ class ElementwiseModel : public LocalModel<T> {
     const int p = step.module;
     const auto at = static_cast<std::size_t>(p);
     const ElementwiseDTypes dtypes = elementwise_dtypes(scenario_, p);
-    const std::vector<Interval> samples = samples_of(p);
-    const std::int64_t num_samples = batch_ * static_cast<std::int64_t>(samples.size());
-    inputs_[at] = draw(p, "/input", scenario_.data.input, dtypes.input, samples);
-    targets_[at] = draw(p, "/target", scenario_.data.target, scenario_.numerics.dtype, samples);
+    const std::int64_t num_samples = batch_ * scenario_.mesh.size(shared_data_dims(scenario_, p));
+    const SampleShift& shift = this->sample_shift();
+    inputs_[at] =
+        draw(p, "/input", scenario_.data.input, dtypes.input, samples_of(p, shift.of_input));
+    targets_[at] = draw(p, "/target", scenario_.data.target, scenario_.numerics.dtype,
+                        samples_of(p, shift.of_target));
     loss_terms_[at] = 0;
     if (is_inactive_at(plan_, step, p, coordinate_)) return;
     const T* const x = inputs_[at].data();
@@ -118,8 +120,8 @@ class ElementwiseModel : public LocalModel<T> {
   }
 
   /// Samples, in the global batch, that a parameter uses on this rank: its own, or those of all
-  /// ranks along data dims that cut the parameter.
-  [[nodiscard]] std::vector<Interval> samples_of(int p) const {
+  /// ranks along data dims that cut the parameter; or those of data ranks that come `shift` later.
+  [[nodiscard]] std::vector<Interval> samples_of(int p, std::int64_t shift) const {
     const MeshDims& data_dims = scenario_.data.data_dims;
     const MeshDims shared = shared_data_dims(scenario_, p);
     Coordinate coordinate = coordinate_;
@@ -127,7 +129,8 @@ class ElementwiseModel : public LocalModel<T> {
       coordinate[static_cast<std::size_t>(dim)] = 0;
     std::vector<Interval> samples;
     do {
-      const std::int64_t data_rank = scenario_.mesh.index_along(data_dims, coordinate);
+      const std::int64_t data_rank =
+          (scenario_.mesh.index_along(data_dims, coordinate) + shift) % scenario_.num_data_ranks();
       const std::int64_t first = data_rank * scenario_.local_batch() + pass_.micro_batch * batch_;
       samples.push_back({first, first + batch_});
     } while (advance(scenario_.mesh, shared, coordinate));

@@ -15,7 +15,7 @@ static_assert(kCrossEntropyStatistics == kLossStatistics);
 template <class T>
 void draw_samples(const Scenario& scenario, const Pass& pass, const char* name,
                   const FillSpec& spec, const ActivationPart& part, std::int64_t features,
-                  T* data) {
+                  std::int64_t shift, T* data) {
   const std::uint64_t key = fill_key(name, scenario.data.seed);
   const std::int64_t batch = scenario.micro_batch_size();
   const DType dtype = scenario.numerics.dtype;
@@ -23,8 +23,9 @@ void draw_samples(const Scenario& scenario, const Pass& pass, const char* name,
   const std::int64_t width = part.features.length();
   const bool are_whole_rows = width == features;
   for (const std::int64_t data_rank : part.data_ranks) {
+    const std::int64_t from = (data_rank + shift) % scenario.num_data_ranks();
     const std::int64_t first = pass.step * scenario.training.global_batch +
-                               data_rank * scenario.local_batch() + pass.micro_batch * batch;
+                               from * scenario.local_batch() + pass.micro_batch * batch;
     for (std::int64_t sample = first; sample < first + batch; ++sample) {
       const std::int64_t row = sample * positions + part.positions.begin;
       if (are_whole_rows) {
@@ -44,6 +45,7 @@ LocalLoss<T>::LocalLoss(const Plan& plan, const Coordinate& coordinate)
     : scenario_(plan.scenario),
       features_(output_features(plan.scenario.model)),
       part_(activation_part(plan.scenario, plan.output, features_, coordinate)),
+      classes_{part_.features.begin, part_.features.length()},
       rows_(num_rows(plan.scenario, part_)),
       num_parts_(plan.mesh().size(loss_group(plan))) {}
 
@@ -80,12 +82,13 @@ void LocalLoss<T>::find_runs(const Pass& pass) {
 }
 
 template <class T>
-CollectiveEnds<T> LocalLoss<T>::begin(const Pass& pass, const LocalActivation<T>& output,
+CollectiveEnds<T> LocalLoss<T>::begin(const Pass& pass, std::int64_t shift,
+                                      const LocalActivation<T>& output,
                                       LocalActivation<T>& gradient, RankMemory<T>& memory) {
   find_runs(pass);
   if (!is_cross_entropy()) {
     // Holds the target first, then the gradient.
-    draw_samples(scenario_, pass, "target", scenario_.data.target, part_, features_,
+    draw_samples(scenario_, pass, "target", scenario_.data.target, part_, features_, shift,
                  gradient.data.data());
     return {};
   }
@@ -93,10 +96,10 @@ CollectiveEnds<T> LocalLoss<T>::begin(const Pass& pass, const LocalActivation<T>
   targets_ = take_activation(memory, dtype, rows_);
   ActivationPart tokens = part_;
   tokens.features = {0, 1};
-  draw_samples(scenario_, pass, "target", scenario_.data.target, tokens, 1, targets_.data.data());
+  draw_samples(scenario_, pass, "target", scenario_.data.target, tokens, 1, shift,
+               targets_.data.data());
   statistics_ = take_activation(memory, dtype, kCrossEntropyStatistics * rows_);
-  const LocalClasses classes{part_.features.begin, part_.features.length()};
-  cross_entropy_statistics(output.data.data(), rows_, classes, targets_.data.data(),
+  cross_entropy_statistics(output.data.data(), rows_, classes_, targets_.data.data(),
                            statistics_.data.data());
   if (num_parts_ == 1) return {};
   round_to(dtype, statistics_.data.data(), statistics_.elems);
@@ -120,17 +123,16 @@ T LocalLoss<T>::finish(const LocalActivation<T>& output, LocalActivation<T>& gra
 
 template <class T>
 T LocalLoss<T>::finish_cross_entropy(const T* y, const T* combined, T* dy) const {
-  const LocalClasses classes{part_.features.begin, part_.features.length()};
   T loss = 0;
   for (const Run& run : runs_) {
-    const std::int64_t first = run.first * classes.count;
+    const std::int64_t first = run.first * classes_.count;
     if (!run.is_valid) {
-      std::fill_n(dy + first, run.count * classes.count, T(0));
+      std::fill_n(dy + first, run.count * classes_.count, T(0));
       continue;
     }
     const T* const of_run = combined + run.first * kCrossEntropyStatistics;
     loss += cross_entropy_sum(of_run, run.count) / run.divisor;
-    cross_entropy_gradient(y + first, run.count, classes, targets_.data.data() + run.first, of_run,
+    cross_entropy_gradient(y + first, run.count, classes_, targets_.data.data() + run.first, of_run,
                            1 / run.divisor, dy + first);
   }
   return loss;
@@ -156,7 +158,7 @@ T LocalLoss<T>::finish_mse(const T* y, T* dy) const {
 
 #define HPSIM_INSTANTIATE(T)                                                             \
   template void draw_samples(const Scenario&, const Pass&, const char*, const FillSpec&, \
-                             const ActivationPart&, std::int64_t, T*);                   \
+                             const ActivationPart&, std::int64_t, std::int64_t, T*);     \
   template class LocalLoss<T>;
 HPSIM_INSTANTIATE(float)
 HPSIM_INSTANTIATE(double)

@@ -35,6 +35,13 @@ struct Pass {
   bool operator==(const Pass&) const = default;
 };
 
+/// Whose samples a rank draws instead of its own: those that come so many data ranks later, the
+/// first after the last. Planted faults set it.
+struct SampleShift {
+  std::int64_t of_input = 0;
+  std::int64_t of_target = 0;
+};
+
 /// The model on one rank: its part of the activations, of the loss, and of the gradients before
 /// reduction.
 template <class T>
@@ -78,6 +85,15 @@ class LocalModel {
   [[nodiscard]] virtual CollectiveEnds<T> begin_redistribute(const Step& step) = 0;
   /// What remains of it. \pre begin_redistribute, the collective was carried out if there is one
   virtual void finish_redistribute(const Step& step) = 0;
+
+  // For planted faults.
+
+  [[nodiscard]] SampleShift& sample_shift() { return sample_shift_; }
+  /// The class of the first logit that the rank holds; null: the loss is none of classes.
+  [[nodiscard]] virtual std::int64_t* first_class() { return nullptr; }
+
+ private:
+  SampleShift sample_shift_;
 };
 
 /// `plan`, `memory` and `arithmetic` must outlive the model.

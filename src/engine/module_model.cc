@@ -63,7 +63,8 @@ class ModuleModel : public LocalModel<T> {
 
   CollectiveEnds<T> begin_loss() override {
     value(plan_.loss.gradient) = take(plan_.loss.gradient);
-    return loss_.begin(pass_, value(plan_.loss.output), value(plan_.loss.gradient), memory_);
+    return loss_.begin(pass_, this->sample_shift().of_target, value(plan_.loss.output),
+                       value(plan_.loss.gradient), memory_);
   }
 
   std::vector<T> finish_loss() override {
@@ -139,6 +140,7 @@ class ModuleModel : public LocalModel<T> {
     LocalActivation<T>& output = value(planned_at(module).output);
     return {output.data.data(), static_cast<std::size_t>(output.elems)};
   }
+  [[nodiscard]] std::int64_t* first_class() override { return loss_.first_class(); }
 
   CollectiveEnds<T> begin_redistribute(const Step& step) override {
     const Redistribution& change = redistribution_at(step.redistribution);
@@ -329,7 +331,8 @@ class ModuleModel : public LocalModel<T> {
     const int input = 0;  // the model's input, as it comes, is the first value
     value(input) = take(input);
     draw_samples(scenario_, pass_, "input", scenario_.data.input, part(input),
-                 plan_.values[static_cast<std::size_t>(input)].features, value(input).data.data());
+                 plan_.values[static_cast<std::size_t>(input)].features,
+                 this->sample_shift().of_input, value(input).data.data());
   }
 
   [[nodiscard]] ModuleSite site_of(std::size_t module, const std::vector<int>& parameters) const {

@@ -14,6 +14,7 @@
 #include "engine/local_model.h"
 #include "engine/optimizers.h"
 #include "engine/rank_memory.h"
+#include "engine/rank_optimizer.h"
 #include "plan/token_exchange.h"
 #include "scenario/precision.h"
 
@@ -70,7 +71,6 @@ class RankEngineOf : public RankEngine {
  public:
   RankEngineOf(const Plan& plan, Rank rank, RunResult& result, SharedParameters* shared)
       : plan_(plan),
-        optimizer_(plan.scenario.training.optimizer),
         norm_type_(plan.scenario.training.clip_grad_norm
                        ? plan.scenario.training.clip_grad_norm->norm_type
                        : 2),
@@ -81,17 +81,12 @@ class RankEngineOf : public RankEngine {
         record_(result.rank_record(rank)),
         memory_(plan, rank, result),
         arithmetic_(plan.scenario.is_exact(), rank, result),
+        optimizer_(plan, memory_, arithmetic_),
         model_(plan.scenario.model.is_elementwise()
                    ? make_elementwise_model<T>(plan, rank, memory_, arithmetic_)
                    : make_module_model<T>(plan, rank, memory_, arithmetic_)),
-        experts_modules_(experts_modules(plan.scenario.model)),
-        num_updates_(plan.parameters.size(), 0),
-        states_(static_cast<std::size_t>(optimizer_.num_state_tensors())) {
-    for (auto& tensors : states_)
-      tensors.resize(plan_.parameters.size());
+        experts_modules_(experts_modules(plan.scenario.model)) {
     if (result.layout().records_events()) events_ = result.memory_events(rank);
-    for (int p = 0; p < num_parameters(); ++p)
-      optimized_.push_back(memory_.registered(p));
     memory_.make_parameters(shared == nullptr ? nullptr : &shared->of<T>());
     for (int p = 0; p < num_parameters(); ++p)
       record_parameter(0, p);
@@ -99,7 +94,7 @@ class RankEngineOf : public RankEngine {
 
   [[nodiscard]] RankMemory<T>& memory() { return memory_; }
   [[nodiscard]] EngineParts<T> parts() {
-    return {plan_, rank_, result_, memory_, *model_, norm_on_wire_, states_, num_updates_};
+    return {plan_, rank_, result_, memory_, *model_, norm_on_wire_, optimizer_};
   }
 
   std::optional<CollectiveCall> begin(std::int64_t plan_step) override {
@@ -364,7 +359,7 @@ class RankEngineOf : public RankEngine {
       const T* const gradient = memory_.gradient(p);
       if (gradient != nullptr) {
         if (!is_clipped) record_gradient(p);
-        update(p, gradient);
+        optimizer_.update(p, gradient);
       }
       record_states(p);
       if (gradient == nullptr || plan_.averaged_dims(p).empty()) end_update(p);
@@ -373,45 +368,11 @@ class RankEngineOf : public RankEngine {
     record_of(step_).live_after = record_.ledger.live();
   }
 
-  /// What is stored is rounded once to the parameter's dtype.
-  void update(int p, const T* gradient) {
-    const DType dtype = plan_.parameter(p).dtype;
-    ShardedParameter<T>& parameter = *optimized_[static_cast<std::size_t>(p)];
-    HPSIM_CHECK(!parameter.is_on_meta, "the optimizer holds \"{}\" as it was on meta",
-                plan_.parameter(p).name);
-    const OptimizedShard<T> shard{.weight = parameter.data,
-                                  .gradient = gradient,
-                                  .state = states_of(p),
-                                  .elems = memory_.shard_elems(p)};
-    const std::int64_t number = num_updates_[static_cast<std::size_t>(p)]++;
-    arithmetic_.run([&] { optimizer_update(optimizer_, number, shard); });
-    for (T* const state : shard.state) {
-      if (state != nullptr) arithmetic_.round(dtype, state, shard.elems);
-    }
-    // Exact mode rounds weights to multiples first: see end_update.
-    if (!plan_.scenario.is_exact()) round_to(dtype, shard.weight, shard.elems);
-  }
-
   /// The weights are what all copies agree on: only now exact mode rounds them.
   void end_update(int p) {
-    round_weights(optimizer_, memory_.shard(p), memory_.shard_elems(p));
+    round_weights(optimizer_.spec(), memory_.shard(p), memory_.shard_elems(p));
     arithmetic_.round(plan_.parameter(p).dtype, memory_.shard(p), memory_.shard_elems(p));
     record_parameter(step_ + 1, p);
-  }
-
-  /// The state tensors of a parameter's shard; zeros from the first update on.
-  [[nodiscard]] std::array<T*, 2> states_of(int p) {
-    std::array<T*, 2> tensors{};
-    for (std::size_t s = 0; s < states_.size(); ++s) {
-      Buffer<T>& state = states_[s][static_cast<std::size_t>(p)];
-      if (state.data() == nullptr) {
-        state = memory_.take(MemoryKind::OptimizerState, plan_.parameter(p).dtype,
-                             memory_.shard_elems(p));
-        std::fill_n(state.data(), memory_.shard_elems(p), T(0));
-      }
-      tensors[s] = state.data();
-    }
-    return tensors;
   }
 
   void record(std::int64_t offset, const T* data, std::int64_t elems) {
@@ -436,15 +397,14 @@ class RankEngineOf : public RankEngine {
   void record_states(int p) {
     const ResultLayout& layout = result_.layout();
     if (!layout.records_tensors()) return;
-    for (std::size_t s = 0; s < states_.size(); ++s) {
-      const T* const state = states_[s][static_cast<std::size_t>(p)].data();
-      if (state == nullptr) continue;
-      record(layout.state(rank_, step_, static_cast<int>(s), p), state, memory_.shard_elems(p));
+    for (int state = 0; state < optimizer_.num_states(); ++state) {
+      const T* const tensor = optimizer_.state(state, p).data();
+      if (tensor == nullptr) continue;
+      record(layout.state(rank_, step_, state, p), tensor, memory_.shard_elems(p));
     }
   }
 
   const Plan& plan_;
-  const OptimizerSpec& optimizer_;
   double norm_type_;
   bool is_emulated_;
   Rank rank_;
@@ -453,14 +413,12 @@ class RankEngineOf : public RankEngine {
   RankRecord& record_;
   RankMemory<T> memory_;
   std::span<MemoryEvent> events_;  ///< per step of the plan, empty where none are recorded
-  std::vector<std::shared_ptr<ShardedParameter<T>>> optimized_;  ///< the optimizer's, per parameter
   ExactArithmetic arithmetic_;
+  RankOptimizer<T> optimizer_;  ///< holds all parameters before they are made
   std::unique_ptr<LocalModel<T>> model_;
   std::vector<int> experts_modules_;
   std::int64_t step_ = 0;  ///< optimizer step
   double norm_on_wire_ = 0;
-  std::vector<std::int64_t> num_updates_;       ///< per parameter
-  std::vector<std::vector<Buffer<T>>> states_;  ///< [state tensor][parameter]
 };
 
 std::unique_ptr<RankEngine> make_engine(const Plan& plan, Rank rank, RunResult& result,

@@ -8,6 +8,7 @@
 
 #include "engine/local_model.h"
 #include "engine/rank_memory.h"
+#include "engine/rank_optimizer.h"
 #include "engine/whole_parameters.h"
 #include "plan/faults/executed_plan.h"
 #include "plan/plan.h"
@@ -85,8 +86,7 @@ struct EngineParts {
   RankMemory<T>& memory;
   LocalModel<T>& model;
   double& norm_on_wire;  ///< sum of |g|^p, or largest |g|, that clipping sends and reads
-  std::vector<std::vector<Buffer<T>>>& states;  ///< of the optimizer: [state tensor][parameter]
-  std::vector<std::int64_t>& num_updates;       ///< per parameter
+  RankOptimizer<T>& optimizer;
 };
 
 template <class T>

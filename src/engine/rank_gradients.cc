@@ -294,8 +294,8 @@ void RankMemory<T>::scale_waiting(int p, T factor) {
   if (state.reduced.data() != nullptr && state.open_row >= 0) {
     const int position = Plan::position_in(open_row(b), p);
     if (position >= 0) {
-      const std::int64_t offset = open_row(b).offsets.at(static_cast<std::size_t>(position)).at(
-          plan_.mesh(), coordinate_);
+      const std::int64_t offset =
+          open_row(b).offsets.at(static_cast<std::size_t>(position)).at(plan_.mesh(), coordinate_);
       scale(bucket_at(b).reduce_dtype, state.reduced.data() + offset, slot.held.elems);
     }
   }
@@ -315,10 +315,11 @@ void RankMemory<T>::check_row_padding(int b, const T* row) {
 }
 
 #define HPSIM_INSTANTIATE(T)                                             \
-  template RowBlocks<T> RankMemory<T>::whole_gradient(int);              \
   template RowBlocks<T> RankMemory<T>::gradient_place(int);              \
+  template RowBlocks<T> RankMemory<T>::whole_gradient(int);              \
   template void RankMemory<T>::begin_gradients(const Step&);             \
   template bool RankMemory<T>::end_gradients(const Step&);               \
+  template void RankMemory<T>::seal(int);                                \
   template RankMemory<T>::Ends RankMemory<T>::begin_reduce_scatter(int); \
   template void RankMemory<T>::end_reduce_scatter(int);                  \
   template std::span<T> RankMemory<T>::arrived_row(int);                 \

@@ -120,6 +120,24 @@ RowBlocks<T> RankMemory<T>::whole(int p) {
 }
 
 template <class T>
+typename RankMemory<T>::Contents RankMemory<T>::contents(int b) {
+  BucketState& state = state_at(b);
+  const auto span_of = [](Buffer<T>& buffer, std::int64_t elems) {
+    const std::int64_t held = buffer.data() == nullptr ? 0 : elems;
+    return std::span<T>(buffer.data(), static_cast<std::size_t>(held));
+  };
+  return {.storage = span_of(state.storage, state.row_elems),
+          .gathered = span_of(state.gathered, state.gathered_elems),
+          .gradients =
+              span_of(state.gradients, state.gradient_row_elems * bucket_at(b).sharded_group.size)};
+}
+
+template <class T>
+Interval RankMemory<T>::slot(int p) const {
+  return {slot_at(p).offset_elems, slot_at(p).offset_elems + slot_at(p).padded_elems};
+}
+
+template <class T>
 Buffer<T> RankMemory<T>::take(MemoryKind kind, DType dtype, std::int64_t elems) {
   record_.ledger.allocate(kind, elems * size_bytes(dtype));
   return pool_.take(elems);

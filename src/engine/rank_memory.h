@@ -111,6 +111,23 @@ class RankMemory {
   [[nodiscard]] T* gradient(int parameter);
   void drop_gradients();
 
+  /// All that a bucket has: its own row of shards, all rows while it is unsharded, all rows of
+  /// gradients before they are reduced; empty where there are none. For planted faults.
+  struct Contents {
+    std::span<T> storage;
+    std::span<T> gathered;
+    std::span<T> gradients;
+  };
+  [[nodiscard]] Contents contents(int bucket);
+  /// Gradients are put into their rows, and padding is zeroed, unless that was done.
+  void seal(int bucket);
+  /// Where the slot of a parameter is in the row of its bucket, padding included.
+  [[nodiscard]] Interval slot(int parameter) const;
+  /// Of what the rank holds of a vocabulary, the first row (whole_box). For planted faults.
+  void claim_first_row(int parameter, std::int64_t row) {
+    slot_at(parameter).held.whole.offset.at(0) = row;
+  }
+
   [[nodiscard]] Buffer<T> take(MemoryKind kind, DType dtype, std::int64_t elems);
   /// \pre `buffer` came from take(kind, dtype, elems)
   void give_back(MemoryKind kind, DType dtype, Buffer<T>& buffer, std::int64_t elems);
@@ -205,7 +222,6 @@ class RankMemory {
   }
   void open_gradients(int row);
   void close_gradients(int bucket);
-  void seal(int bucket);
   bool end_gradient(int parameter, bool is_last);
   void check_storage_padding(int bucket);
   void check_row_padding(int bucket, const T* row);

@@ -46,21 +46,21 @@ void require_ranks(Backend backend, std::int64_t num_ranks) {
 }
 
 void require_faults(Backend backend, const Scenario& scenario) {
+  if (backend == Backend::Gloo) return;
+  std::vector<Diagnostic> refused;
   for (const FaultSpec& fault : scenario.faults) {
     const FaultStage stage = fault_kind(fault.name).stage;
-    const bool lacks_processes = stage == FaultStage::Process && backend != Backend::Gloo;
-    const bool lacks_ranks = stage == FaultStage::Run && backend == Backend::Symbolic;
-    if (!lacks_processes && !lacks_ranks) continue;
-    throw Error(
-        ErrorKind::Usage,
-        {Diagnostic{.file = scenario.file,
-                    .pointer = fault.pointer,
-                    .message = fmt::format(
-                        "fault \"{}\" needs {}, which backend {} does not have", fault.name,
-                        lacks_processes ? "a process per rank" : "ranks that train", name_of(backend)),
-                    .help = fmt::format("use --backend {}, or leave \"faults\" out",
-                                        lacks_processes ? "gloo" : "local or gloo")}});
+    const bool is_of_runs = stage == FaultStage::Run && backend == Backend::Symbolic;
+    if (stage != FaultStage::Process && !is_of_runs) continue;
+    refused.push_back({.file = scenario.file,
+                       .pointer = fault.pointer,
+                       .message = fmt::format(
+                           "fault \"{}\" needs {}, which backend {} does not have", fault.name,
+                           is_of_runs ? "ranks that run" : "a process per rank", name_of(backend)),
+                       .help = is_of_runs ? "use --backend local or gloo, or leave \"faults\" out"
+                                          : "use --backend gloo, or leave \"faults\" out"});
   }
+  if (!refused.empty()) throw Error(ErrorKind::Usage, std::move(refused));
 }
 
 void require_rank_kinds(const Plan& plan) {

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <optional>
 #include <utility>
@@ -12,6 +11,7 @@
 #include "plan/bucket_collective.h"
 #include "plan/loss_collective.h"
 #include "plan/micro_batch_replay.h"
+#include "plan/norm_collective.h"
 #include "plan/plan_checks.h"
 #include "plan/prefetch_replay.h"
 #include "plan/recomputation_replay.h"
@@ -388,33 +388,9 @@ class Replay {
     expect(step.collective.has_value() == (num_ranks > 1), FindingCode::CommCount, step,
            [&] { return fmt::format("a norm over {} ranks has one all_reduce", num_ranks); });
     if (!step.collective) return;
-    const CollectiveSpec& spec = *step.collective;
-    require(spec.op == CollectiveOp::AllReduce, FindingCode::CommOrder, step, [&] {
-      return fmt::format("{}, expected {}", name_of(spec.op), name_of(CollectiveOp::AllReduce));
-    });
-    expect(plan_.mesh().size(spec.dims) == num_ranks && spec.group_size == num_ranks &&
-               spec.consecutive == 0,
-           FindingCode::CommGroup, step, [&] {
-             return fmt::format("over {} ranks, the norm is of {}", plan_.mesh().size(spec.dims),
-                                num_ranks);
-           });
-    expect(spec.dtype == DType::Float64, FindingCode::CommDtype, step, [&] {
-      return fmt::format("{} on the wire, expected {}", name_of(spec.dtype),
-                         name_of(DType::Float64));
-    });
-    expect(spec.elems_in == 1 && spec.elems_out == 1, FindingCode::CommShape, step, [&] {
-      return fmt::format("{} elements in and {} out, expected 1",
-                         to_string(plan_.mesh(), spec.elems_in),
-                         to_string(plan_.mesh(), spec.elems_out));
-    });
-    const auto& clip = plan_.scenario.training.clip_grad_norm;
-    const bool is_max = clip && std::isinf(clip->norm_type);
-    expect(clip && spec.takes_max == is_max && spec.prescale == 1 && spec.scale == 1,
-           FindingCode::NormValue, step, [&] {
-             return fmt::format("it takes the {} and scales by {}, the norm is a {} and unscaled",
-                                spec.takes_max ? "largest" : "sum", spec.prescale * spec.scale,
-                                is_max ? "largest" : "sum");
-           });
+    for (const SpecDifference& difference : norm_collective_differences(plan_, step))
+      require(false, difference.code, step, [&] { return difference.message; });
+    outcome_.compared += kFactsOfNormCollective;
   }
 
   const Plan& plan_;

@@ -13,7 +13,8 @@ namespace {
 
 std::vector<FaultKind> make_catalog() {
   std::vector<FaultKind> catalog;
-  for (const auto& rows : {process_faults(), plan_faults(), exchange_faults(), engine_faults()})
+  for (const auto& rows :
+       {process_faults(), plan_faults(), exchange_faults(), engine_faults(), contents_faults()})
     catalog.insert(catalog.end(), rows.begin(), rows.end());
   return catalog;
 }

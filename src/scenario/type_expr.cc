@@ -186,7 +186,7 @@ std::string describe(const TypeExpr& type) {
     if (std::find(parts.begin(), parts.end(), part) == parts.end()) parts.push_back(part);
   }
   constexpr std::size_t kMostListed = 16;
-  if (parts.size() > kMostListed) return fmt::format("one of {} names", parts.size());
+  if (parts.size() > kMostListed) return "one of the known names";
   std::string text = parts.front();
   for (std::size_t i = 1; i < parts.size(); ++i) {
     text += (i + 1 == parts.size() ? " or " : ", ") + parts[i];

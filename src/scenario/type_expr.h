@@ -20,7 +20,7 @@ struct TypeAlternative;
 ///   number>=0<1                                           a number of at least 0 and below 1
 ///   uint           0 ... 2^64 - 1                         an integer in 0..2^64-1
 ///   'avg' | 'sum'  these strings                          "avg" or "sum"
-///   fault          the names of all_faults()              one of 60 names
+///   fault          the names of all_faults()              one of the known names
 ///   1              this number                            1
 ///   [int]          array, every element an integer        an array
 ///   {string}       object, any keys, string values        an object

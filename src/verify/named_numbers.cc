@@ -7,6 +7,9 @@
 #include <iterator>
 #include <utility>
 
+#include "scenario/precision.h"
+#include "tensor/shape.h"
+
 namespace hpsim {
 namespace {
 
@@ -48,6 +51,8 @@ struct GroupSizes {
   std::int64_t replicas = 1;
   std::int64_t partials = 1;
   bool is_of_experts = false;
+  std::int64_t numel = 1;
+  double predivision = 1;
 };
 
 std::vector<NamedNumber> name_all(const Scenario& scenario, const GroupSizes& sizes) {
@@ -66,6 +71,8 @@ std::vector<NamedNumber> name_all(const Scenario& scenario, const GroupSizes& si
   list.add("F", gradient_divisor(scenario));
   list.add("k", scenario.fully_shard.gradient_scaling_factor);
   list.add("W", static_cast<double>(scenario.mesh.num_ranks()), false);
+  list.add("F before the sum", 1 / sizes.predivision, false);
+  list.add("numel", mean_divisor(scenario, sizes.numel), false);
   return list.take();
 }
 
@@ -74,6 +81,10 @@ bool is_weight_of_experts(const Scenario& scenario, const PlannedParameter& para
       scenario.parameters.begin(), scenario.parameters.end(), [&](const ParameterSpec& spec) {
         return spec.name == parameter.name && spec.kind == ParameterSpec::Kind::ExpertWeight;
       });
+}
+
+DType dtype_of_reductions(const Scenario& scenario, const PlannedParameter& parameter) {
+  return scenario.fully_shard.mp_policy.reduce_dtype.value_or(parameter.compute_dtype);
 }
 
 std::string product_text(const NamedNumber& a, const NamedNumber& b) {
@@ -94,9 +105,11 @@ void add_text(std::vector<std::string>& texts, std::string text) {
 
 std::vector<NamedNumber> named_numbers(const Scenario& scenario,
                                        const PlannedParameter& parameter) {
-  return name_all(scenario,
-                  {parameter.shard_size(), parameter.dp_size(), parameter.partial_group.size,
-                   is_weight_of_experts(scenario, parameter)});
+  return name_all(
+      scenario,
+      {parameter.shard_size(), parameter.dp_size(), parameter.partial_group.size,
+       is_weight_of_experts(scenario, parameter), num_elems(parameter.shape),
+       predivision(dtype_of_reductions(scenario, parameter), gradient_divisor(scenario))});
 }
 
 std::vector<NamedNumber> named_numbers(const Scenario& scenario) {
@@ -113,6 +126,10 @@ std::vector<NamedNumber> named_norm_numbers(const Plan& plan) {
       if (!is_known) numbers.push_back(std::move(number));
     }
   }
+  // How large one parameter is says nothing of a norm over all.
+  std::erase_if(numbers, [](const NamedNumber& number) {
+    return number.text.find("numel") != std::string::npos;
+  });
   const std::size_t num_plain = numbers.size();
   for (std::size_t i = 0; i < num_plain; ++i) {
     if (numbers[i].value <= 0) continue;

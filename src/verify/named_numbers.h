@@ -27,8 +27,9 @@ struct NamedNumber {
 ///   R      replicas of it (dp_size)      M        micro-batches
 ///   S*R    both, if neither is 1         F, k     gradient divisor and scaling factor
 ///   P      ranks of its partial group    W        ranks
+///   numel  elements of the parameter     F before the sum   what float16 is divided by first
 ///
-///   4 ranks, fsdp, avg    D=4 S=4 F=4 W=4 1/D=1/4 1/S=1/4 1/F=1/4 1/W=1/4
+///   4 ranks, fsdp, avg    D=4 S=4 F=4 W=4 numel=56 1/D=1/4 1/S=1/4 1/F=1/4 ...
 /// Of weights of experts, ep and ep/tp come first.
 [[nodiscard]] std::vector<NamedNumber> named_numbers(const Scenario& scenario,
                                                      const PlannedParameter& parameter);

@@ -244,7 +244,9 @@ std::vector<std::string> scaled_update(const Suspect& suspect) {
 }
 
 std::vector<std::string> off_by_parameter(const Suspect& suspect) {
+  const ExpectedShard due{suspect.expected.value, suspect.expected.bound, ErrorBound{}};
   if (suspect.place.kind != TensorKind::Gradient || suspect.size() < 3) return {};
+  if (constant_ratio(as_view(suspect.got), due, {})) return {};
   TensorPlace held{TensorKind::Parameter, 0, suspect.place.parameter, {}};
   if (*suspect.place.step > 0) held.step = *suspect.place.step - 1;
   const std::vector<double> parameter = recorded_values(suspect.evidence, held, suspect.rank);

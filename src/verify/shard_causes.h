@@ -23,8 +23,8 @@ namespace hpsim {
 /// "is the gradient of step 0 added to that of step 1: it was not cleared".
 [[nodiscard]] std::vector<std::string> added_to_previous(const Suspect& suspect);
 
-/// "has the rows of rank 3 and rank 4 exchanged", or "equals the rows of rank 4", of shards of the same
-/// size; "shards" where they are not rows.
+/// "has the rows of rank 3 and rank 4 exchanged", or "equals the rows of rank 4", of shards of the
+/// same size; "shards" where they are not rows.
 [[nodiscard]] std::vector<std::string> rows_of_another_rank(const Suspect& suspect);
 
 /// "has rows shifted by 2: row 0 holds what belongs to row 2", of shards of whole rows.
@@ -43,7 +43,8 @@ namespace hpsim {
 /// Of parameters: "is updated by 2 times what is due: M=2".
 [[nodiscard]] std::vector<std::string> scaled_update(const Suspect& suspect);
 
-/// Of gradients: "is off by 0.1 times the parameter itself".
+/// Of gradients that are no multiple of what they should be: "is off by 0.1 times the parameter
+/// itself".
 [[nodiscard]] std::vector<std::string> off_by_parameter(const Suspect& suspect);
 
 /// All of the above, those that say most first.

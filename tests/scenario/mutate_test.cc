@@ -91,7 +91,7 @@ TEST_CASE("a run with a fault never passes: a fault that is missed is a finding"
 
   const ProgramResult symbolic = run("update_twice", "symbolic");
   CHECK(symbolic.exit_code == 2);
-  CHECK_THAT(symbolic.err, Contains("fault \"update_twice\" needs ranks that train, which backend "
+  CHECK_THAT(symbolic.err, Contains("fault \"update_twice\" needs ranks that run, which backend "
                                     "symbolic does not have"));
 }
 

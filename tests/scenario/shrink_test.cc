@@ -61,7 +61,8 @@ TEST_CASE("a killed rank of a large transformer: two ranks at most, and one smal
   CHECK_FALSE(small.contains("parallelize"));
   CHECK_FALSE(small.contains("data"));
   CHECK_THAT(result.out, Contains("counterexample.json: ") && Contains("8 ranks -> "));
-  CHECK_THAT(result.err, Contains("error: RANK_DIED: rank 0 was killed by SIGKILL"));
+  CHECK_THAT(result.err,
+             Contains("counterexample.json: error: RANK_DIED: rank 0 was killed by SIGKILL"));
   CHECK(num_files(scratch) == 2);
   const ProgramResult again = run_program(
       {HPSIM_PROGRAM, "run", scratch.path() + "/counterexample.json", "--timeout", "20"});

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <map>
-#include <tuple>
 #include <set>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -152,8 +152,7 @@ class EarlyReduction : public AimedFault<T> {
   CollectiveCall begin(EngineParts<T>& engine) {
     const Step& step = current();
     const std::int64_t plan_step = next_->second.collectives.at(number_);
-    const std::int64_t elems_in =
-        step.collective->elems_in.at(this->plan().mesh(), coordinate_);
+    const std::int64_t elems_in = step.collective->elems_in.at(this->plan().mesh(), coordinate_);
     if (is_reduce_scatter(step)) {
       const auto ends = engine.memory.begin_reduce_scatter(step.bucket);
       scale(step.bucket, const_cast<T*>(ends.input), elems_in, step.collective->prescale);
@@ -172,8 +171,8 @@ class EarlyReduction : public AimedFault<T> {
       engine.memory.end_reduce_scatter(step.bucket);
       sum = engine.memory.arrived_row(step.bucket);
     } else {
-      sum = engine.memory.part_of(step.bucket, step.partial,
-                                  engine.memory.reduced_row(step.bucket));
+      sum =
+          engine.memory.part_of(step.bucket, step.partial, engine.memory.reduced_row(step.bucket));
     }
     const auto elems = static_cast<std::int64_t>(sum.size());
     round_to(step.collective->dtype, sum.data(), elems);
@@ -219,8 +218,7 @@ class SyncFirst : public EarlyReduction<T, is_first> {
 };
 
 /// By plan step of a reduce-scatter: the all-reduce that waits for the last micro-batch.
-std::map<std::int64_t, std::int64_t> waiting_all_reduces(const Plan& plan,
-                                                         const FaultSpec& fault) {
+std::map<std::int64_t, std::int64_t> waiting_all_reduces(const Plan& plan, const FaultSpec& fault) {
   std::map<std::int64_t, std::int64_t> waiting;
   const TrainingSpec& training = plan.scenario.training;
   for (std::size_t i = 0; i < plan.steps.size(); ++i) {
@@ -254,8 +252,7 @@ class AllReduceEachMicroBatch : public EarlyReduction<T, all_reduces_early> {
 
   std::optional<CollectiveCall> more(EngineParts<T>& engine, std::int64_t plan_step) override {
     if (scattered_ < 0) return Base::more(engine, plan_step);
-    const std::span<T> arrived =
-        engine.memory.arrived_row(this->step_at(scattered_).bucket);
+    const std::span<T> arrived = engine.memory.arrived_row(this->step_at(scattered_).bucket);
     return this->call(waiting_.at(std::exchange(scattered_, -1)), arrived.data(), arrived.data());
   }
 

@@ -19,14 +19,14 @@ namespace hpsim {
                                 const std::function<bool(const Step&)>& is_so);
 
 // Kinds of collectives.
-[[nodiscard]] bool is_all_gather(const Step& step);       ///< of a unit's parameters
-[[nodiscard]] bool is_reduce_scatter(const Step& step);   ///< of its gradients
-[[nodiscard]] bool is_all_reduce(const Step& step);       ///< of its gradients over copies
-[[nodiscard]] bool is_partial_reduce(const Step& step);   ///< over other dims: partial_group
-[[nodiscard]] bool is_of_gradients(const Step& step);     ///< any of the three
-[[nodiscard]] bool is_of_activation(const Step& step);    ///< a redistribution
-[[nodiscard]] bool is_of_loss(const Step& step);          ///< its statistics
-[[nodiscard]] bool is_of_norm(const Step& step);          ///< that gradients are clipped by
+[[nodiscard]] bool is_all_gather(const Step& step);      ///< of a unit's parameters
+[[nodiscard]] bool is_reduce_scatter(const Step& step);  ///< of its gradients
+[[nodiscard]] bool is_all_reduce(const Step& step);      ///< of its gradients over copies
+[[nodiscard]] bool is_partial_reduce(const Step& step);  ///< over other dims: partial_group
+[[nodiscard]] bool is_of_gradients(const Step& step);    ///< any of the three
+[[nodiscard]] bool is_of_activation(const Step& step);   ///< a redistribution
+[[nodiscard]] bool is_of_loss(const Step& step);         ///< its statistics
+[[nodiscard]] bool is_of_norm(const Step& step);         ///< that gradients are clipped by
 [[nodiscard]] bool is_weight_average(const Step& step);
 
 /// Position of a rank among the members of its group.

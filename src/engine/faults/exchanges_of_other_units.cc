@@ -16,8 +16,9 @@ std::vector<T> sent_row(EngineParts<T>& engine, int b) {
   const Bucket& bucket = plan.bucket(b);
   const Coordinate coordinate = plan.mesh().coordinate_of(engine.rank);
   const int first = bucket.parameters.at(0);
-  const T* const row =
-      engine.memory.shard(first) - plan.parameter(first).offset_elems.at(plan.mesh(), coordinate);
+  // Its own unit may be on its way: what a fault does not wait for.
+  const T* const row = engine.memory.registered(first)->data -
+                       plan.parameter(first).offset_elems.at(plan.mesh(), coordinate);
   std::vector<T> copy(row, row + bucket.row_elems.at(plan.mesh(), coordinate));
   round_to(bucket.dtype, copy.data(), static_cast<std::int64_t>(copy.size()));
   return copy;
@@ -42,10 +43,10 @@ std::map<std::int64_t, std::int64_t> pairs_of_gathers(const Plan& plan, const Fa
   for (std::size_t i = 0; i < plan.steps.size(); ++i) {
     const Step& step = plan.steps[i];
     if (!gathers_from_shards(plan, step)) continue;
-    const bool follows =
-        first >= 0 && is_same_pass(plan.steps[static_cast<std::size_t>(first)], step) &&
-        plan.steps[static_cast<std::size_t>(first)].bucket != step.bucket &&
-        is_aimed_at(plan, fault, plan.steps[static_cast<std::size_t>(first)]);
+    const bool follows = first >= 0 &&
+                         is_same_pass(plan.steps[static_cast<std::size_t>(first)], step) &&
+                         plan.steps[static_cast<std::size_t>(first)].bucket != step.bucket &&
+                         is_aimed_at(plan, fault, plan.steps[static_cast<std::size_t>(first)]);
     if (follows) pairs.emplace(first, static_cast<std::int64_t>(i));
     first = follows ? -1 : static_cast<std::int64_t>(i);
   }
@@ -174,9 +175,8 @@ OtherSteps reductions_of_others(const Plan& plan, const FaultSpec& fault) {
     if (!begins_reduction(plan, step) || !is_aimed_at(plan, fault, step)) continue;
     for (std::size_t j = i; j-- > 0;) {
       const Step& other = plan.steps[j];
-      if (other.kind == step.kind && begins_reduction(plan, other) &&
-          other.bucket != step.bucket && is_same_pass(step, other) &&
-          other.collective == step.collective &&
+      if (other.kind == step.kind && begins_reduction(plan, other) && other.bucket != step.bucket &&
+          is_same_pass(step, other) && other.collective == step.collective &&
           are_alike(plan.bucket(step.bucket), plan.bucket(other.bucket))) {
         others.emplace(static_cast<std::int64_t>(i), static_cast<std::int64_t>(j));
         break;

@@ -37,8 +37,33 @@ bool any_step(const Plan& plan, const FaultSpec& fault, std::int64_t from,
   return false;
 }
 
+bool any_rank(const Plan& plan, const FaultSpec& fault,
+              const std::function<bool(const Coordinate&)>& is_so) {
+  for (std::int64_t rank = 0; rank < plan.mesh().num_ranks(); ++rank) {
+    if (fault.is_of(Rank{rank}) && is_so(plan.mesh().coordinate_of(Rank{rank}))) return true;
+  }
+  return false;
+}
+
+bool any_plan_step(const Plan& plan, const FaultSpec& fault,
+                   const std::function<bool(const Step&)>& is_so) {
+  return std::any_of(plan.steps.begin(), plan.steps.end(), [&](const Step& step) {
+    const bool is_aimed = fault.is_in(step.step) &&
+                          (step.bucket < 0 || fault.is_in_unit(plan.bucket(step.bucket).unit));
+    return is_aimed && is_so(step);
+  });
+}
+
 std::int64_t held_elems(const Plan& plan, int parameter, Rank rank) {
-  return held_shard(plan.mesh(), plan.parameter(parameter), plan.mesh().coordinate_of(rank)).elems;
+  return held_elems(plan, parameter, plan.mesh().coordinate_of(rank));
+}
+
+std::int64_t held_elems(const Plan& plan, int parameter, const Coordinate& coordinate) {
+  return held_shard(plan.mesh(), plan.parameter(parameter), coordinate).elems;
+}
+
+std::int64_t num_copies(const Plan& plan, int parameter) {
+  return plan.mesh().num_ranks() / plan.mesh().size(plan.parameter(parameter).cut_dims());
 }
 
 bool is_held(const Plan& plan, const FaultSpec& fault, int parameter) {
@@ -75,12 +100,18 @@ template <class T>
 void record_state(EngineParts<T>& engine, std::int64_t step, int p) {
   const ResultLayout& layout = engine.result.layout();
   if (!layout.records_tensors()) return;
-  for (std::size_t s = 0; s < engine.states.size(); ++s) {
-    const T* const state = engine.states[s][static_cast<std::size_t>(p)].data();
+  for (int s = 0; s < engine.optimizer.num_states(); ++s) {
+    const T* const state = engine.optimizer.state(s, p).data();
     if (state == nullptr) continue;
-    record(engine, layout.state(engine.rank, step, static_cast<int>(s), p), state,
-           engine.memory.shard_elems(p));
+    record(engine, layout.state(engine.rank, step, s, p), state, engine.memory.shard_elems(p));
   }
+}
+
+template <class T>
+void record_memory(EngineParts<T>& engine, std::int64_t plan_step) {
+  if (!engine.result.layout().records_events()) return;
+  engine.result.memory_events(engine.rank)[static_cast<std::size_t>(plan_step)] =
+      engine.result.rank_record(engine.rank).ledger.event();
 }
 
 template <class T>
@@ -97,6 +128,7 @@ std::vector<T> copy_of_gradient(EngineParts<T>& engine, int p) {
   template std::vector<int> AimedFault<T>::parameters() const;        \
   template void record_parameter(EngineParts<T>&, std::int64_t, int); \
   template void record_state(EngineParts<T>&, std::int64_t, int);     \
+  template void record_memory(EngineParts<T>&, std::int64_t);         \
   template std::vector<T> copy_of_shard(EngineParts<T>&, int);        \
   template std::vector<T> copy_of_gradient(EngineParts<T>&, int);
 HPSIM_INSTANTIATE(float)

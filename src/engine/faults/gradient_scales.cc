@@ -40,7 +40,7 @@ double sum_for_avg(const Plan& plan, int /*p*/) {
 }
 
 double by_numel(const Plan& plan, int p) {
-  return 1 / static_cast<double>(num_elems(plan.parameter(p).shape));
+  return 1 / mean_divisor(plan.scenario, num_elems(plan.parameter(p).shape));
 }
 
 double missing_when_alone(const Plan& plan, int p) {
@@ -72,9 +72,7 @@ double replicas_again(const Plan& plan, int p) {
 
 double predivision_again(const Plan& plan, int p) {
   const Bucket& bucket = plan.bucket(plan.parameter(p).bucket);
-  return bucket.is_ignored
-             ? 1
-             : predivision(bucket.reduce_dtype, gradient_divisor(plan.scenario));
+  return bucket.is_ignored ? 1 : predivision(bucket.reduce_dtype, gradient_divisor(plan.scenario));
 }
 
 /// The first step of the optimizer phase that reads gradients.
@@ -144,8 +142,7 @@ std::vector<EngineFaultKind> gradient_scales() {
       engine_fault<ScaleTwiceWhenAlone>("scale_twice_when_alone", has_factor<twice_when_alone>),
       engine_fault<ExpertDivisorEp>("expert_divisor_ep", has_factor<expert_by_ep>),
       engine_fault<ExpertDivisorGroup>("expert_divisor_group", has_factor<expert_by_group>),
-      engine_fault<AverageOfReplicasAgain>("average_of_replicas_again",
-                                           has_factor<replicas_again>),
+      engine_fault<AverageOfReplicasAgain>("average_of_replicas_again", has_factor<replicas_again>),
       engine_fault<PredivisionTwice>("predivision_twice", has_factor<predivision_again>),
   };
 }

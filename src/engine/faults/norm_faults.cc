@@ -13,11 +13,6 @@ double norm_type_of(const Plan& plan) {
   return plan.scenario.training.clip_grad_norm->norm_type;
 }
 
-/// Ranks that hold copies of each shard of a parameter.
-std::int64_t num_copies(const Plan& plan, int p) {
-  return plan.mesh().num_ranks() / plan.mesh().size(plan.parameter(p).cut_dims());
-}
-
 /// In how many of the terms that are added up the shards of a parameter are counted.
 using TimesCounted = double (*)(const Plan& plan, int p);
 
@@ -62,6 +57,13 @@ double counted_per_tp_rank(const Plan& plan, int p) {
   return static_cast<double>(plan.mesh().size(*dim));
 }
 
+/// A parameter that is not cut along ep: once by each rank along it.
+double counted_per_ep_rank(const Plan& plan, int p) {
+  const auto& dim = plan.scenario.roles.ep_dim;
+  if (!dim || contains(plan.parameter(p).cut_dims(), *dim)) return 1;
+  return static_cast<double>(plan.mesh().size(*dim));
+}
+
 /// Along the replicate dim: R times.
 double counted_per_replica(const Plan& plan, int /*p*/) {
   const auto& dim = plan.scenario.roles.dp_replicate_dim;
@@ -94,6 +96,8 @@ template <class T>
 using NormPerShard = NormCounted<T, counted_per_shard>;
 template <class T>
 using NormPerTpRank = NormCounted<T, counted_per_tp_rank>;
+template <class T>
+using NormPerEpRank = NormCounted<T, counted_per_ep_rank>;
 template <class T>
 using NormPerReplica = NormCounted<T, counted_per_replica>;
 
@@ -183,6 +187,8 @@ std::vector<EngineFaultKind> norm_fault_kinds() {
       engine_fault<NormPerShard>("norm_counted_per_shard", counted_has_place<counted_per_shard>),
       engine_fault<NormPerTpRank>("norm_counted_per_tp_rank",
                                   counted_has_place<counted_per_tp_rank>),
+      engine_fault<NormPerEpRank>("norm_counted_per_ep_rank",
+                                  counted_has_place<counted_per_ep_rank>),
       engine_fault<NormPerReplica>("norm_counted_per_replica",
                                    counted_has_place<counted_per_replica>),
       engine_fault<NormLocal>("norm_local", norm_local_has_place),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "engine/faults/fault_tools.h"
 #include "scenario/gradients.h"
@@ -12,6 +13,21 @@ namespace {
 /// Parameters that the step updates at once, not after an average with their copies.
 bool is_updated(const Plan& plan, int p, std::int64_t step) {
   return has_gradient(plan.scenario, p, step) && plan.averaged_dims(p).empty();
+}
+
+bool update_has_place(const Plan& plan, const FaultSpec& fault) {
+  return any_step(plan, fault, 0, [&](std::int64_t step) {
+    return any_parameter(
+        plan, fault, [&](int p) { return is_updated(plan, p, step) && is_held(plan, fault, p); });
+  });
+}
+
+/// Whether an optimizer step before that one updates it.
+bool was_updated(const Plan& plan, int p, std::int64_t before) {
+  for (std::int64_t step = 0; step < before; ++step) {
+    if (has_gradient(plan.scenario, p, step)) return true;
+  }
+  return false;
 }
 
 /// Remembers what the optimizer finds, and changes what it leaves.
@@ -27,8 +43,8 @@ class UpdateFault : public AimedFault<T> {
       if (!is_updated(this->plan(), p, step)) continue;
       weights_[p] = copy_of_shard(engine, p);
       states_[p].clear();
-      for (auto& state : engine.states) {
-        const T* const data = state[static_cast<std::size_t>(p)].data();
+      for (int s = 0; s < engine.optimizer.num_states(); ++s) {
+        const T* const data = engine.optimizer.state(s, p).data();
         const auto elems = static_cast<std::size_t>(engine.memory.shard_elems(p));
         states_[p].push_back(data == nullptr ? std::vector<T>(elems)
                                              : std::vector<T>(data, data + elems));
@@ -93,9 +109,9 @@ class StateNotUpdated : public UpdateFault<T> {
 
  protected:
   void spoil(EngineParts<T>& engine, int p, std::int64_t /*step*/) override {
-    for (std::size_t s = 0; s < engine.states.size(); ++s) {
-      const std::vector<T>& before = this->states(p)[s];
-      std::copy(before.begin(), before.end(), engine.states[s][static_cast<std::size_t>(p)].data());
+    for (int s = 0; s < engine.optimizer.num_states(); ++s) {
+      const std::vector<T>& before = this->states(p)[static_cast<std::size_t>(s)];
+      std::copy(before.begin(), before.end(), engine.optimizer.state(s, p).data());
     }
   }
 };
@@ -108,87 +124,154 @@ class StepCountStuck : public UpdateFault<T> {
 
  protected:
   void prepare(EngineParts<T>& engine, int p, std::int64_t /*step*/) override {
-    engine.num_updates[static_cast<std::size_t>(p)] = 0;
+    engine.optimizer.num_updates(p) = 0;
   }
   void spoil(EngineParts<T>& /*engine*/, int /*p*/, std::int64_t /*step*/) override {}
 };
 
-/// AdamW's decay of the weights, once more.
-template <class T>
-class WeightDecayTwice : public UpdateFault<T> {
- public:
-  using UpdateFault<T>::UpdateFault;
+/// Changes a number of the optimizer while it updates.
+using ChangeSpec = void (*)(const Plan& plan, OptimizerSpec& optimizer);
 
- protected:
-  void spoil(EngineParts<T>& engine, int p, std::int64_t /*step*/) override {
-    const OptimizerSpec& optimizer = this->plan().scenario.training.optimizer;
-    const auto decay = static_cast<T>(optimizer.lr * optimizer.weight_decay);
-    T* const now = engine.memory.shard(p);
-    const std::vector<T>& before = this->weights(p);
-    for (std::size_t i = 0; i < before.size(); ++i)
-      now[i] -= decay * before[i];
-    round_to(this->plan().parameter(p).dtype, now, static_cast<std::int64_t>(before.size()));
-  }
+template <ChangeSpec change>
+struct OtherNumber {
+  template <class T>
+  class Fault : public AimedFault<T> {
+   public:
+    using AimedFault<T>::AimedFault;
+    static bool has_place(const Plan& plan, const FaultSpec& fault) {
+      const OptimizerSpec& right = plan.scenario.training.optimizer;
+      OptimizerSpec changed = right;
+      change(plan, changed);
+      const bool differs = changed.lr != right.lr || changed.weight_decay != right.weight_decay;
+      return differs && update_has_place(plan, fault);
+    }
+
+    void before(EngineParts<T>& engine, std::int64_t plan_step) override {
+      if (this->is_at(plan_step, StepKind::Optimizer))
+        change(this->plan(), engine.optimizer.spec());
+    }
+    void after(EngineParts<T>& engine, std::int64_t plan_step) override {
+      if (this->is_at(plan_step, StepKind::Optimizer))
+        engine.optimizer.spec() = this->plan().scenario.training.optimizer;
+    }
+  };
 };
 
-/// A parameter without requires_grad shrinks by half in every step.
+void scale_lr(const Plan& plan, OptimizerSpec& optimizer) {
+  optimizer.lr *= static_cast<double>(plan.mesh().num_ranks());
+}
+void drop_weight_decay(const Plan& /*plan*/, OptimizerSpec& optimizer) {
+  optimizer.weight_decay = 0;
+}
+void double_weight_decay(const Plan& /*plan*/, OptimizerSpec& optimizer) {
+  optimizer.weight_decay *= 2;
+}
+
+/// Parameters of one size use the state of each other, in pairs as they come.
 template <class T>
-class FrozenTrained : public AimedFault<T> {
+class StateOfOtherParameter : public AimedFault<T> {
  public:
   using AimedFault<T>::AimedFault;
+  static bool has_place(const Plan& plan, const FaultSpec& fault) {
+    if (plan.scenario.training.optimizer.num_state_tensors() == 0) return false;
+    return any_step(plan, fault, 1, [&](std::int64_t step) {
+      return any_rank(plan, fault, [&](const Coordinate& coordinate) {
+        return !pairs_of(plan, fault, step, coordinate).empty();
+      });
+    });
+  }
 
   void before(EngineParts<T>& engine, std::int64_t plan_step) override {
-    if (!this->is_at(plan_step, StepKind::Optimizer)) return;
-    const std::int64_t step = this->step_at(plan_step).step;
-    for (const int p : this->parameters()) {
-      if (is_trained(this->plan().scenario, p, step)) continue;
-      T* const shard = engine.memory.shard(p);
-      for (std::int64_t i = 0; i < engine.memory.shard_elems(p); ++i)
-        shard[i] /= 2;
+    exchange(engine, plan_step);
+  }
+  void after(EngineParts<T>& engine, std::int64_t plan_step) override {
+    for (const auto& [p, q] : exchange(engine, plan_step)) {
+      record_state(engine, this->step_at(plan_step).step, p);
+      record_state(engine, this->step_at(plan_step).step, q);
     }
+  }
+
+ private:
+  using Pairs = std::vector<std::pair<int, int>>;
+
+  /// Of those that are updated now and were before.
+  static Pairs pairs_of(const Plan& plan, const FaultSpec& fault, std::int64_t step,
+                        const Coordinate& coordinate) {
+    Pairs pairs;
+    std::map<std::int64_t, int> alone;  // by size
+    for (int p = 0; p < static_cast<int>(plan.parameters.size()); ++p) {
+      const std::int64_t elems = held_elems(plan, p, coordinate);
+      if (elems == 0 || !is_aimed_at(plan, fault, p) || !has_gradient(plan.scenario, p, step) ||
+          !was_updated(plan, p, step))
+        continue;
+      const auto [other, is_first] = alone.try_emplace(elems, p);
+      if (is_first) continue;
+      pairs.emplace_back(other->second, p);
+      alone.erase(other);
+    }
+    return pairs;
+  }
+
+  Pairs exchange(EngineParts<T>& engine, std::int64_t plan_step) {
+    if (!this->is_at(plan_step, StepKind::Optimizer)) return {};
+    const Pairs pairs =
+        pairs_of(this->plan(), this->fault(), this->step_at(plan_step).step, this->coordinate());
+    for (const auto& [p, q] : pairs) {
+      for (int s = 0; s < engine.optimizer.num_states(); ++s)
+        std::swap(engine.optimizer.state(s, p), engine.optimizer.state(s, q));
+    }
+    return pairs;
   }
 };
 
-bool update_has_place(const Plan& plan, const FaultSpec& fault) {
-  return any_step(plan, fault, 0, [&](std::int64_t step) {
-    return any_parameter(
-        plan, fault, [&](int p) { return is_updated(plan, p, step) && is_held(plan, fault, p); });
-  });
+/// Whether a parameter has no gradient in a step, for one reason.
+using HasNone = bool (*)(const Scenario& scenario, int p, std::int64_t step);
+
+bool is_frozen(const Scenario& scenario, int p, std::int64_t step) {
+  return !is_trained(scenario, p, step);
+}
+bool is_unused(const Scenario& scenario, int p, std::int64_t step) {
+  return is_trained(scenario, p, step) && !has_gradient(scenario, p, step);
 }
 
-bool has_state(const Plan& plan) {
-  const OptimizerSpec& optimizer = plan.scenario.training.optimizer;
-  return optimizer.kind != OptimizerSpec::Kind::Sgd || optimizer.momentum > 0;
-}
+/// A parameter without gradient shrinks by half in every step.
+template <HasNone has_none>
+struct UpdatedAllTheSame {
+  template <class T>
+  class Fault : public AimedFault<T> {
+   public:
+    using AimedFault<T>::AimedFault;
+    static bool has_place(const Plan& plan, const FaultSpec& fault) {
+      return any_step(plan, fault, 0, [&](std::int64_t step) {
+        return any_parameter(plan, fault, [&](int p) {
+          return has_none(plan.scenario, p, step) && is_held(plan, fault, p);
+        });
+      });
+    }
+
+    void before(EngineParts<T>& engine, std::int64_t plan_step) override {
+      if (!this->is_at(plan_step, StepKind::Optimizer)) return;
+      const std::int64_t step = this->step_at(plan_step).step;
+      for (const int p : this->parameters()) {
+        if (!has_none(this->plan().scenario, p, step)) continue;
+        T* const shard = engine.memory.shard(p);
+        for (std::int64_t i = 0; i < engine.memory.shard_elems(p); ++i)
+          shard[i] /= 2;
+      }
+    }
+  };
+};
 
 bool state_has_place(const Plan& plan, const FaultSpec& fault) {
-  return has_state(plan) && update_has_place(plan, fault);
+  return plan.scenario.training.optimizer.num_state_tensors() > 0 && update_has_place(plan, fault);
 }
 
 /// The second update of a parameter is the first that is corrected otherwise.
 bool step_count_has_place(const Plan& plan, const FaultSpec& fault) {
-  if (plan.scenario.training.optimizer.kind == OptimizerSpec::Kind::Sgd) return false;
+  if (plan.scenario.training.optimizer.num_state_tensors() == 0) return false;
   return any_step(plan, fault, 1, [&](std::int64_t step) {
     return any_parameter(plan, fault, [&](int p) {
-      if (!is_updated(plan, p, step) || !is_held(plan, fault, p)) return false;
-      for (std::int64_t before = 0; before < step; ++before) {
-        if (is_updated(plan, p, before)) return true;
-      }
-      return false;
-    });
-  });
-}
-
-bool decay_has_place(const Plan& plan, const FaultSpec& fault) {
-  const OptimizerSpec& optimizer = plan.scenario.training.optimizer;
-  return optimizer.kind == OptimizerSpec::Kind::AdamW && optimizer.weight_decay > 0 &&
-         update_has_place(plan, fault);
-}
-
-bool frozen_has_place(const Plan& plan, const FaultSpec& fault) {
-  return any_step(plan, fault, 0, [&](std::int64_t step) {
-    return any_parameter(plan, fault, [&](int p) {
-      return !is_trained(plan.scenario, p, step) && is_held(plan, fault, p);
+      return is_updated(plan, p, step) && was_updated(plan, p, step) && is_held(plan, fault, p);
     });
   });
 }
@@ -200,8 +283,12 @@ std::vector<EngineFaultKind> optimizer_fault_kinds() {
           engine_fault<UpdateSkipped>("update_skipped", update_has_place),
           engine_fault<StateNotUpdated>("state_not_updated", state_has_place),
           engine_fault<StepCountStuck>("step_count_stuck", step_count_has_place),
-          engine_fault<WeightDecayTwice>("weight_decay_twice", decay_has_place),
-          engine_fault<FrozenTrained>("frozen_trained", frozen_has_place)};
+          engine_fault<OtherNumber<scale_lr>::Fault>("lr_scaled"),
+          engine_fault<OtherNumber<drop_weight_decay>::Fault>("weight_decay_missing"),
+          engine_fault<OtherNumber<double_weight_decay>::Fault>("weight_decay_twice"),
+          engine_fault<StateOfOtherParameter>("state_of_other_parameter"),
+          engine_fault<UpdatedAllTheSame<is_frozen>::Fault>("frozen_trained"),
+          engine_fault<UpdatedAllTheSame<is_unused>::Fault>("unused_updated")};
 }
 
 }  // namespace hpsim

@@ -76,8 +76,8 @@ class MisroutedToken : public AimedFault<T> {
   struct Route {
     std::vector<std::int64_t> counts;  ///< per expert in reach, as they are sent
     std::int64_t first = 0;
-    std::int64_t num_moved = 0;  ///< 0: the rank sends nothing
-    bool is_forward = true;      ///< to the next expert, not to the one before
+    std::int64_t num_moved = 0;       ///< 0: the rank sends nothing
+    bool is_forward = true;           ///< to the next expert, not to the one before
     std::vector<std::int64_t> elems;  ///< per member, of rows as they are sent
   };
 

@@ -45,17 +45,17 @@ struct Judgement {
 /// Judges ranks that share a run. The cause is sought in this order, so that what follows from it
 /// is not taken for it:
 ///
+///   collectives of one plan step along different mesh dims    -> the one that differs from most
 ///   ranks of one group, same sequence number, different tags  -> the one that differs from most;
 ///                                                                also of collectives that they
 ///                                                                began and went on from
-///   collectives of one plan step along different mesh dims    -> the one that differs from most
 ///   a rank failed through its own fault                       -> the first of them
 ///   a process ended though not all ranks had met              -> that rank
 ///   all wait, for a second, and some left the plan            -> one that did
 ///   a rank waits longer than the timeout                      -> whom the chain of waiting ends at
 ///   connections lost                                          -> whom the chain of waiting ends at
 ///
-/// The first is only suspicious until all ranks of the group have come, and the last until
+/// The second is only suspicious until all ranks of the group have come, and the last until
 /// `patience_over`. The chain goes from a rank to the one it waits for; it ends at a rank that
 /// waits for nobody, is stopped, or has ended; in a circle, at the rank most wait for. Of ranks
 /// that may be the cause, one that left the plan is, where others did not.

@@ -17,5 +17,7 @@ struct NamedPlanFault {
 [[nodiscard]] std::span<const NamedPlanFault> planning_operators();
 /// Of stage Run: what ranks carry out instead of the plan.
 [[nodiscard]] std::span<const NamedPlanFault> executed_operators();
+/// Likewise, of what is in the buffers that they exchange.
+[[nodiscard]] std::span<const NamedPlanFault> storage_operators();
 
 }  // namespace hpsim

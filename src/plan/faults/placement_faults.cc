@@ -44,7 +44,7 @@ void place_by_cut(const Plan& plan, PlannedParameter& parameter) {
                             plan.scenario.fully_shard.vocabulary);
 }
 
-/// A slot begins one element behind the end of the one before it.
+/// A slot begins one element too late.
 bool shift_offset(Plan& plan, const FaultSpec& fault) {
   bool is_changed = false;
   for (int p = 0; p < static_cast<int>(plan.parameters.size()); ++p) {

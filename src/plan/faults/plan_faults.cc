@@ -14,7 +14,7 @@
 namespace hpsim {
 
 PlanFault find_plan_fault(std::string_view name) {
-  for (const auto& operators : {planning_operators(), executed_operators()}) {
+  for (const auto& operators : {planning_operators(), executed_operators(), storage_operators()}) {
     const auto found =
         std::find_if(operators.begin(), operators.end(),
                      [&](const NamedPlanFault& named) { return named.name == name; });

@@ -112,8 +112,9 @@ std::vector<FaultKind> carried_out_wrongly() {
        .reports = "pytorch/pytorch#75373",
        .aims = kOfUnits},
       {.name = "all_reduce_for_reduce_scatter",
-       .breaks = "gradients are all-reduced, and all but the own part thrown away, where they should "
-                 "be reduce-scattered",
+       .breaks =
+           "gradients are all-reduced, and all but the own part thrown away, where they should "
+           "be reduce-scattered",
        .needs = "a unit whose gradients are reduce-scattered",
        .caught_by = kByOrder,
        .reports = "pytorch/pytorch#112144, pytorch#75373",

@@ -16,5 +16,7 @@ namespace hpsim {
 [[nodiscard]] std::vector<FaultKind> exchange_faults();
 /// Of what a rank holds and computes: storage, padding, optimizer, norm, precision, model, data.
 [[nodiscard]] std::vector<FaultKind> engine_faults();
+/// More of them: what is in shards, buffers, samples and activations, norms and numbers of updates.
+[[nodiscard]] std::vector<FaultKind> contents_faults();
 
 }  // namespace hpsim

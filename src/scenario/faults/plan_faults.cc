@@ -11,7 +11,7 @@ std::vector<FaultKind> placement_rows() {
   return {
       {.name = "plan_offset_shifted",
        .kind = "placement",
-       .breaks = "slots of parameters begin one element behind the end of those before them",
+       .breaks = "slots of parameters begin one element too late in their row",
        .caught_by = {{CheckId::Coverage, FindingCode::OffsetWrong}},
        .aims = kOfParameters},
       {.name = "plan_empty_offset_zero",

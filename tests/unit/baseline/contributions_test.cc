@@ -87,7 +87,8 @@ TEST_CASE("so it is in attention, norms, embeddings, tied weights and experts") 
                 {"name": "norm", "type": "layer_norm", "dim": 8},
                 {"name": "moe", "type": "moe", "dim": 8, "hidden": 4, "experts": 3, "top_k": 2},
                 {"name": "head", "type": "linear", "in_features": 8, "out_features": 5,
-                 "bias": false, "tied_to": "wte"}],
+                 "bias": false, "tied_to": "wte.weight"}],
+      "fully_shard": {"units": ["moe"]},
       "data": {"sample_shape": [4]}, "training": {"global_batch": 4, "loss": "cross_entropy"}})x",
                                     "transformer.json")));
 }

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <csignal>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "exec/group_id.h"
 #include "support/catch.h"
 
 namespace hpsim {
@@ -290,6 +292,75 @@ TEST_CASE("a crash of Gloo while connecting is not the root if another rank was 
   ranks[1].process = {};
   REQUIRE(judge(ranks));
   CHECK(judge(ranks)->root == Rank{0});
+}
+
+TEST_CASE("a failure has the code of what differs in what ranks entered") {
+  const auto code_of = [](const std::function<void(RankStatus&)>& change) {
+    auto ranks = in_collective(4);
+    ranks[2].status.tag = 78;
+    change(ranks[2].status);
+    const auto failure = judge(ranks);
+    REQUIRE(failure);
+    CHECK(failure->root == Rank{2});
+    return failure->code;
+  };
+  CHECK(code_of([](RankStatus& status) { status.plan_step = 6; }) == FindingCode::CommOrder);
+  CHECK(code_of([](RankStatus& status) { status.elems_out = 3; }) == FindingCode::CommShape);
+  CHECK(code_of([](RankStatus&) {}) == FindingCode::CommOrder);
+  CHECK(code_of([](RankStatus& status) {
+          status.difference = static_cast<std::int64_t>(FindingCode::CommDtype);
+        }) == FindingCode::CommDtype);
+  // Of equals, the one that left the plan, here not the later.
+  auto ranks = in_collective(2);
+  ranks[0].status.tag = 78;
+  ranks[0].status.difference = static_cast<std::int64_t>(FindingCode::CommDtype);
+  CHECK(judge(ranks)->root == Rank{0});
+}
+
+TEST_CASE("collectives of one step along different mesh dims are a failure at once") {
+  auto ranks = in_collective(4);
+  // In a group of its own, which waits for nobody yet.
+  ranks[3].status.group = group_id({1}, 0, 0);
+  const auto failure = judge(ranks);
+  REQUIRE(failure);
+  CHECK(failure->root == Rank{3});
+  CHECK(failure->code == FindingCode::CommGroup);
+  CHECK_THAT(failure->message, Contains("rank 3 entered step 5 in another group than ranks 0, 1, 2"));
+}
+
+TEST_CASE("ranks that all wait where some left the plan are not waited for until the timeout") {
+  auto ranks = in_collective(3);
+  ranks[1].status.sequence = 4;
+  ranks[1].status.tag = 80;
+  ranks[1].status.plan_step = 8;
+  CHECK_FALSE(judge(ranks, 1.5));
+  ranks[1].status.difference = static_cast<std::int64_t>(FindingCode::CommOrder);
+  ranks[1].status.difference_planned = 5;
+  ranks[1].status.difference_entered = 8;
+  CHECK_FALSE(judge(ranks, 0.5));
+  const auto failure = judge(ranks, 1.5);
+  REQUIRE(failure);
+  CHECK(failure->root == Rank{1});
+  CHECK(failure->code == FindingCode::CommOrder);
+  CHECK_THAT(failure->message, Contains("it entered step 8 where the plan has step 5"));
+  // All left it, and are on their way together.
+  for (RankView& rank : ranks)
+    rank.status.difference = static_cast<std::int64_t>(FindingCode::CommGroup);
+  CHECK_FALSE(judge(ranks, 1.5));
+}
+
+TEST_CASE("a rank that failed or ended died, one that is waited for hangs") {
+  auto ranks = in_collective(2);
+  ranks[1].status.state = RankState::Computing;
+  CHECK(judge(ranks, 3)->code == FindingCode::Hang);
+  ranks[1].process = {ProcessState::Kind::Killed, SIGKILL};
+  CHECK(judge(ranks)->code == FindingCode::RankDied);
+  ranks[1].process = {};
+  ranks[1].status.state = RankState::Failed;
+  ranks[1].status.failure = FailureKind::Own;
+  CHECK(judge(ranks)->code == FindingCode::RankDied);
+  ranks[1].status.failure = FailureKind::Counts;
+  CHECK(judge(ranks)->code == FindingCode::CommShape);
 }
 
 }  // namespace

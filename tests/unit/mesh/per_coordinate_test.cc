@@ -55,5 +55,17 @@ TEST_CASE("coordinates along dims count row-major, and turn into indices and bac
   CHECK(union_of({0, 2}, {1, 2}) == MeshDims{0, 1, 2});
 }
 
+TEST_CASE("of many numbers the smallest and the largest are told") {
+  const auto told = [](std::int64_t size) {
+    const Mesh mesh({size}, {"fsdp"});
+    return to_string(mesh, PerCoordinate::tabulate(mesh, {0}, [&](const Coordinate& at) {
+                       return at[0] + 1 == size ? 1 : 2;
+                     }));
+  };
+  CHECK(told(3) == "(fsdp: 2, 2, 1)");
+  CHECK(told(64).size() == std::string("(fsdp: )").size() + 64 + 63 * 2);
+  CHECK(told(65) == "(fsdp: 1 to 2)");
+}
+
 }  // namespace
 }  // namespace hpsim

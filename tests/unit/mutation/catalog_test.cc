@@ -29,17 +29,12 @@ bool is_sentence(std::string_view text) {
   return text.size() > 10 && text.front() != ' ' && text.back() != '.' && text.back() != ' ';
 }
 
-/// "pytorch/pytorch#154888, hyper-parallel 4f0ba61", a commit; empty: no public report.
+/// "pytorch/pytorch#154888, verl#7493", or a commit, "hyper-parallel 4f0ba61"; empty: no public
+/// report.
 bool are_reports(std::string_view text) {
-  static const std::regex report(R"([\w.-]+(/[\w.-]+)?(#\d+| [0-9a-f]{7,40}))");
-  std::size_t begin = 0;
-  while (begin < text.size()) {
-    const std::size_t end = std::min(text.find(", ", begin), text.size());
-    if (!std::regex_match(std::string(text.substr(begin, end - begin)), report)) return false;
-    if (end + 2 == text.size()) return false;
-    begin = end + 2;
-  }
-  return true;
+  static const std::string one = R"([\w.-]+(/[\w.-]+)?(#\d+| [0-9a-f]{7}))";
+  static const std::regex list("(" + one + "(, " + one + ")*)?");
+  return std::regex_match(std::string(text), list);
 }
 
 TEST_CASE("texts of faults are told from what is no text") {

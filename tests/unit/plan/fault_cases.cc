@@ -34,6 +34,14 @@ std::string two_linears(int out) {
                      out, out, out);
 }
 
+/// A collective per parameter, in mixed precision, and one more for the norm.
+std::string unfused(const std::string& mesh, int out) {
+  return scenario(mesh, R"("rep", "fsdp")", two_linears(out) + R"(,
+    "fully_shard": {"comm_fusion": "none",
+                    "mp_policy": {"param_dtype": "bfloat16", "reduce_dtype": "float32"}},
+    "training": {"clip_grad_norm": {"max_norm": 1}})");
+}
+
 std::string strided_rows(const std::string& mesh, int rows) {
   return scenario(mesh, R"("fsdp", "tp")",
                   fmt::format(R"json("parameters": {{"w": [{}, 3]}},
@@ -118,6 +126,7 @@ const std::vector<FaultCase>& fault_cases() {
       {'F', "experts", experts({"2, 2, 2", 8, 11, 4}, 4),
        experts({"8, 128, 128", 2048, 1920, 128, 128}, 1024)},
       {'G', "averaged weights", averaged("2, 3"), averaged("1024, 128")},
+      {'H', "a collective per parameter", unfused("2, 2", 7), unfused("1024, 128", 255)},
   };
   return cases;
 }

@@ -15,10 +15,14 @@ struct FaultCase {
   std::string many;
 };
 
-///   A  uneven rows and an empty shard on one mesh dim      E  SP transformer on rep x fsdp x tp,
-///   B  HSDP, the last of three micro-batches reduces          prefetched and computed again
-///   C  HSDP, the last of three micro-batches all-reduces   F  experts on fsdp x ep x tp
-///   D  rows cut by TP, then by FSDP                        G  weights averaged over fsdp
+///   A  uneven rows and an empty shard on one mesh dim
+///   B  HSDP, the last of three micro-batches reduces
+///   C  HSDP, the last of three micro-batches all-reduces
+///   D  rows cut by TP, then by FSDP
+///   E  SP transformer on rep x fsdp x tp, prefetched and computed again
+///   F  experts on fsdp x ep x tp
+///   G  weights averaged over fsdp
+///   H  HSDP, a collective per parameter, in mixed precision, gradients clipped
 [[nodiscard]] const std::vector<FaultCase>& fault_cases();
 
 /// The JSON of the case called `letter`, on few ranks.

@@ -90,7 +90,8 @@ TEST_CASE("errors of a check are the text of its failure, warnings its output") 
   const Junit junit({{report}, {}});
   CHECK(claimed(junit.suite(kFile)) == "7/1/0/0");
   const pugi::xml_node failure = junit.test(kFile, "gradient-parity").child("failure");
-  CHECK(attribute(failure, "message") == "got 0.5, expected 0.125; 4 times the expected value: S=4");
+  CHECK(attribute(failure, "message") ==
+        "got 0.5, expected 0.125; 4 times the expected value: S=4");
   CHECK(attribute(failure, "type") == "GRAD_SCALE");
   const std::string where = "gradient-parity: weight, rank 3 at (3,), step 0, index (6, 0): ";
   const std::string what = "got 0.5, expected 0.125; 4 times the expected value: S=4\n";

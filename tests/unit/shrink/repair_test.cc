@@ -16,9 +16,10 @@ std::vector<Diagnostic> at(const std::vector<std::string>& pointers) {
   return diagnostics;
 }
 
-const char* const kScenario = R"json({"hpsim": 1, "mesh": {"shape": [2], "mesh_dim_names": ["tp"]},
+const char* const kScenario =
+    R"x({"hpsim": 1, "mesh": {"shape": [2], "mesh_dim_names": ["tp"]},
     "parameters": {"w": {"shape": [3], "placements": {"tp": "Shard(0)"}}},
-    "data": {"data_dims": ["a", "b", "c"]}, "training": {"frozen": ["x"]}})json";
+    "data": {"data_dims": ["a", "b", "c"]}, "training": {"frozen": ["x"]}})x";
 
 TEST_CASE("what is refused is left out, elements of one list from the back") {
   Json scenario = Json::parse(kScenario);

@@ -144,20 +144,20 @@ TEST_CASE("a gradient off by one factor everywhere is one finding with the facto
 TEST_CASE("a factor on one rank only is told with its place") {
   PlantedRun planted{CaseSpec{}};
   for (std::int64_t i = 0; i < planted.elems(3); ++i)
-    planted.gradient(3, 1)[i] *= 2;
+    planted.gradient(3, 1)[i] *= 1.5F;
   const Verdict verdict = planted.judge();
   const Finding& finding = only_finding(verdict, CheckId::GradientParity, FindingCode::GradScale);
   CHECK(finding.rank == 3);
   CHECK(finding.coordinate == Indices{3});
   CHECK(finding.step == 1);
-  CHECK(finding.ratio == 2.0);
+  CHECK(finding.ratio == 1.5);
   CHECK(finding.explains.empty());
-  // err/bound = v / (2^-20 + 2^-22 v) grows with v: the largest is at the last element, (6, 7),
-  // 2 * 56 / 8 = 14, and is 14 / (4.5 * 2^-20) = 3.26e6.
+  // err/bound = v / 2 / (2^-20 + 2^-22 v) grows with v: the largest is at the last element, (6, 7),
+  // 2 * 56 / 8 = 14, and is 7 / (4.5 * 2^-20) = 1.63e6.
   CHECK(finding.index == Indices{6, 7});
   CHECK(finding.message ==
-        "gradient of \"weight\" on rank 3 (fsdp=3), step 1, index (6, 7): 14 expected, 28 got, off "
-        "by 3.26e+06 times the bound; every element is 2 times the expected value");
+        "gradient of \"weight\" on rank 3 (fsdp=3), step 1, index (6, 7): 14 expected, 21 got, off "
+        "by 1.63e+06 times the bound; every element is 1.5 times the expected value");
 }
 
 TEST_CASE("a factor of parameters with different groups is explained by what they share") {

@@ -47,7 +47,7 @@ Verdict ExplainedRun::judge() const {
 std::vector<std::string> explanations(const Verdict& verdict, CheckId check,
                                       const std::string& param, std::int64_t step) {
   for (const Finding& finding : verdict.findings) {
-    if (finding.check != check) continue;
+    if (finding.check != check || finding.severity != Severity::Error) continue;
     if (!param.empty() && finding.param != param) continue;
     if (step >= 0 && finding.step != step) continue;
     UNSCOPED_INFO(finding.message);

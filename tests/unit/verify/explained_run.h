@@ -37,7 +37,7 @@ struct ExplainedRun {
   RunResult run;
 };
 
-/// What the first finding of a check says, of those of this parameter and step, if they are given.
+/// What the first error of a check says, of those of this parameter and step, if they are given.
 [[nodiscard]] std::vector<std::string> explanations(const Verdict& verdict, CheckId check,
                                                     const std::string& param = "",
                                                     std::int64_t step = -1);
