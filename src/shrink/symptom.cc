@@ -31,6 +31,12 @@ std::string masked(const std::string& text) {
   return result;
 }
 
+/// What is claimed, without the names of numbers that it may be, which other sizes change:
+/// "is updated by 2 times what is due: S=2, R=2" -> "is updated by # times what is due"
+std::string claim_of(const std::string& explanation) {
+  return masked(explanation.substr(0, explanation.find(": ")));
+}
+
 std::string subject_of(const Finding& finding, const Scenario& scenario) {
   if (finding.code == FindingCode::FaultMissed) {
     const auto fault =
@@ -49,7 +55,7 @@ Symptom symptom_of(const Finding& finding, const Report& report) {
                   .subject = subject_of(finding, *report.scenario),
                   .explanations = {}};
   for (const std::string& explanation : finding.explains)
-    symptom.explanations.push_back(masked(explanation));
+    symptom.explanations.push_back(claim_of(explanation));
   return symptom;
 }
 

@@ -14,13 +14,15 @@ struct Symptom {
   std::string check;    ///< "gradient-parity"; of ranks that failed "plan-agreement"
   std::string code;     ///< "GRAD_SCALE", "HANG"; empty: a failure that says none
   std::string subject;  ///< the planted fault that was missed, or what `expect` says and what is
-  std::vector<std::string> explanations;  ///< best first; numbers and quoted names as "#"
+  std::vector<std::string> explanations;  ///< best first; see below
   bool operator==(const Symptom&) const = default;
 };
 
 /// Every error of the report, each once, in its order; none of a run that passed.
 ///
 ///   GRAD_SCALE, "D=4"                     1, gradient-parity, GRAD_SCALE, "", {"D=#"}
+///   PARAM_VALUE, "is 2 times that: S=2"   1, parameter-parity, PARAM_VALUE, "", {"is # times
+///   that"} GRAD_VALUE, "that of \"w2\""          1, gradient-parity, GRAD_VALUE, "", {"that of #"}
 ///   FAULT_MISSED at /faults/1             1, expect, FAULT_MISSED, "norm_local"
 ///   EXPECT at /expect/parameters/2/dtype  1, expect, EXPECT, "/expect/parameters/#/dtype: ..."
 ///   HANG                                  6, plan-agreement, HANG

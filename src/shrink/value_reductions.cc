@@ -57,6 +57,11 @@ bool is_parameter(const Pointer& at) {
   return at.parent_pointer().to_string() == "/parameters";
 }
 
+/// As a section it is left out but for its seed.
+bool has_seed(const Json& value) {
+  return value.is_object() && value.contains("seed");
+}
+
 std::int64_t least_of(const Pointer& at) {
   return is_below(at, "/mesh") || is_below(at, "/model") || is_below(at, "/parameters") ||
                  is_below(at, "/training")
@@ -68,9 +73,10 @@ std::int64_t least_of(const Pointer& at) {
 
 std::vector<Reduction> key_reductions(const Json& scenario) {
   std::vector<Reduction> reductions;
-  each_value(scenario, Pointer(), [&](const Pointer& at, const Json& /*value*/) {
+  each_value(scenario, Pointer(), [&](const Pointer& at, const Json& value) {
     const std::string pointer = at.to_string();
-    if (scenario[at.parent_pointer()].is_array() || is_left_alone(pointer) || is_parameter(at))
+    if (has_seed(value) || scenario[at.parent_pointer()].is_array() || is_left_alone(pointer) ||
+        is_parameter(at))
       return;
     if (!is_below(at, "/expect") && required_keys().contains(at.back())) return;
     reductions.push_back({fmt::format("{} left out", pointer), [at](Json& smaller) {

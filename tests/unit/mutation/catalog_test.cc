@@ -43,7 +43,9 @@ TEST_CASE("texts of faults are told from what is no text") {
   CHECK_FALSE(is_sentence("ranks die of SIGKILL."));
   CHECK(are_reports(""));
   CHECK(are_reports("pytorch/pytorch#154888, verl#7493"));
+  CHECK(are_reports("hyper-parallel 4f0ba61"));
   CHECK_FALSE(are_reports("B01"));
+  CHECK_FALSE(are_reports("verl#7493, "));
   CHECK_FALSE(are_reports("verl#7493,"));
   CHECK_FALSE(are_reports("verl#7493 verl#7494"));
 }

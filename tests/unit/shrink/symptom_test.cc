@@ -34,6 +34,10 @@ TEST_CASE("numbers and names in explanations do not count, their best one does")
   CHECK_FALSE(shows(report_with(ratio({})), of_eight));
   const auto of_w2 = main_symptom(report_with(ratio({"equals the gradient of \"w2\""}))).value();
   CHECK(shows(report_with(ratio({"equals the gradient of \"0.weight\""})), of_w2));
+  const auto twice = main_symptom(report_with(ratio({"is 2 times that: S=2, R=2"}))).value();
+  CHECK(twice.explanations == std::vector<std::string>{"is # times that"});
+  CHECK(shows(report_with(ratio({"is 2 times that"})), twice));
+  CHECK_FALSE(shows(report_with(ratio({"is 2 times this: S=2, R=2"})), twice));
   const auto unexplained = main_symptom(report_with(ratio({}))).value();
   CHECK(shows(report_with(ratio({"R=2"})), unexplained));
 }
