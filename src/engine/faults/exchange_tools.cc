@@ -25,8 +25,12 @@ bool sends(const Plan& plan, const FaultSpec& fault, const CollectiveSpec& spec)
 
 bool is_aimed_at(const Plan& plan, const FaultSpec& fault, const Step& step) {
   if (!fault.is_in(step.step)) return false;
-  if (!fault.unit) return true;
-  return step.bucket >= 0 && fault.is_in_unit(plan.bucket(step.bucket).unit);
+  if (!fault.unit && fault.params.empty()) return true;
+  if (step.bucket < 0) return false;
+  const Bucket& bucket = plan.bucket(step.bucket);
+  return fault.is_in_unit(bucket.unit) &&
+         std::any_of(bucket.parameters.begin(), bucket.parameters.end(),
+                     [&](int p) { return fault.is_about(p); });
 }
 
 bool any_exchange(const Plan& plan, const FaultSpec& fault,

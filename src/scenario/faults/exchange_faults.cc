@@ -6,7 +6,7 @@ namespace {
 using Check = CheckId;
 using Code = FindingCode;
 
-constexpr FaultAims kOfUnits{.ranks = true, .step = true, .unit = true};
+constexpr FaultAims kOfUnits{.params = true, .ranks = true, .step = true, .unit = true};
 constexpr FaultAims kOfSteps{.ranks = true, .step = true};
 constexpr FaultAims kOfParameters{.params = true, .ranks = true, .step = true, .unit = true};
 

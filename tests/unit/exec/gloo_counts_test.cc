@@ -95,9 +95,10 @@ TEST_CASE(
     const std::string message = failure_of(60, [&](RankSession& session) {
       RankGroup group{kTrio, 1, 0};
       session.enter_step(3);
-      (void)exchange(
-          entry_of(session.rank(), each.sent, each.believed),
-          [&](const CollectiveCall& call) { (void)session.communicate(call, group, 7); });
+      (void)exchange(entry_of(session.rank(), each.sent, each.believed), [&](CollectiveCall call) {
+        call.plan_step = 3;
+        (void)session.communicate(call, group, 7);
+      });
     });
     CHECK_THAT(message, Contains("failed while in step 3") && Contains(each.text));
   }

@@ -132,7 +132,6 @@ TEST_CASE("the schema knows the whole format, also what is not supported yet") {
           R"("training": {"checkpoint": {"save_at": 1, "resume_on": {"shape": [2], "mesh_dim_names": ["fsdp"]}}})",
           R"("numerics": {"dtype": "float16", "mode": {"rtol": 1e-5, "atol": 0}})",
           R"("model": [{"type": "repeat", "count": 2, "module": {"type": "residual", "modules": [{"type": "mlp", "dim": 8, "hidden": 16}]}}])",
-          R"("faults": [{"fault": "skip_all_reduce", "params": "**", "ranks": [3], "step": 0}])",
       }) {
     INFO(members);
     CHECK(validator.accepts(minimal_with(members)));
