@@ -76,7 +76,10 @@ Reductions early_reductions_of(const Plan& plan, const FaultSpec& fault, IsEarly
     const Step& step = plan.steps[i];
     const int b = plan.gradient_row(row).bucket;
     const Bucket& bucket = plan.bucket(b);
-    if (bucket.is_ignored || !is_aimed_at(plan, fault, step)) continue;
+    if (bucket.is_ignored || !fault.is_in(step.step)) continue;
+    if (std::none_of(bucket.parameters.begin(), bucket.parameters.end(),
+                     [&](int p) { return is_aimed_at(plan, fault, p); }))
+      continue;
     if (!is_early(plan, bucket, step.micro_batch)) continue;
     if (!is_complete(plan, plan.gradient_row(row), step)) continue;
     std::vector<std::int64_t> collectives = next_reduction(plan, row, i);
