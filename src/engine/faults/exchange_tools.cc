@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "mesh/group.h"
+#include "plan/faults/plan_edits.h"
 
 namespace hpsim {
 namespace {
@@ -24,13 +25,7 @@ bool sends(const Plan& plan, const FaultSpec& fault, const CollectiveSpec& spec)
 }  // namespace
 
 bool is_aimed_at(const Plan& plan, const FaultSpec& fault, const Step& step) {
-  if (!fault.is_in(step.step)) return false;
-  if (!fault.unit && fault.params.empty()) return true;
-  if (step.bucket < 0) return false;
-  const Bucket& bucket = plan.bucket(step.bucket);
-  return fault.is_in_unit(bucket.unit) &&
-         std::any_of(bucket.parameters.begin(), bucket.parameters.end(),
-                     [&](int p) { return fault.is_about(p); });
+  return is_aimed(plan, fault, step);
 }
 
 bool any_exchange(const Plan& plan, const FaultSpec& fault,

@@ -9,6 +9,7 @@
 
 #include "mesh/group.h"
 #include "plan/faults/executed_faults.h"
+#include "plan/faults/plan_edits.h"
 
 namespace hpsim {
 namespace {
@@ -20,12 +21,7 @@ using ChooseGroup = std::function<std::optional<GroupChoice>(const Mesh&, const 
 bool is_regrouped(const Plan& plan, const FaultSpec& fault, const Step& step) {
   if (!step.collective || step.collective->consecutive > 0 || !fault.is_in(step.step)) return false;
   if (moves_tokens(step.kind) || step.kind == StepKind::Loss) return false;
-  if (!fault.unit && fault.params.empty()) return true;
-  if (step.bucket < 0) return false;
-  const Bucket& bucket = plan.bucket(step.bucket);
-  return fault.is_in_unit(bucket.unit) &&
-         std::any_of(bucket.parameters.begin(), bucket.parameters.end(),
-                     [&](int p) { return fault.is_about(p); });
+  return is_aimed(plan, fault, step);
 }
 
 bool has_other_members(const Mesh& mesh, const CollectiveSpec& spec, const GroupChoice& choice) {
